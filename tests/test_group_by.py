@@ -600,6 +600,66 @@ def test_streaming_on_every_framework(place):
     same_bytes(in_order.aggregates["count"], np.unique(keys, return_counts=True)[1])
 
 
+def wanted_distinct(keys: np.ndarray, values: Any) -> list[int]:
+    """By pandas, which is told what NaN is, as it skips it."""
+    frame = pd.DataFrame({"k": keys, "v": values})
+    return frame.groupby("k", sort=False)["v"].nunique().tolist()
+
+
+@pytest.mark.parametrize("dtype", ["float64", "float16", "int32", "uint64", "bool", "complex64"])
+def test_streaming_nunique(native, dtype):
+    rng = np.random.default_rng(11)
+    keys, numbers = rng.integers(0, 50, 3000), rng.integers(-20, 20, 3000)
+    values = numbers.astype(numpy_dtype(dtype))
+    if dtype in FLOATS:
+        values[::7], values[3::7] = -0.0, 0.0
+    wanted = wanted_distinct(keys, values)
+    halves = [gpuhash.GroupBy(nunique="v", sum="v") for _ in range(2)]
+    for begin in range(0, 3000, 300):
+        part = slice(begin, begin + 300)
+        halves[begin >= 1500].update(native.array(keys[part]), v=native.array(values[part]))
+    whole = pickle.loads(pickle.dumps(halves[0]))
+    for other in (halves[1], gpuhash.GroupBy(nunique="v", sum="v")):
+        whole.merge(pickle.loads(pickle.dumps(other)))
+    same_bytes(whole.result().keys, gpuhash.unique(keys))
+    assert to_numpy(whole.result().aggregates["nunique"]).tolist() == wanted
+    order = np.argsort(gpuhash.unique(keys))
+    assert to_numpy(whole.result(sorted=True).aggregates["nunique"]).tolist() == np.array(wanted)[order].tolist()
+
+
+@given(
+    st.lists(st.tuples(st.integers(0, 5), st.sampled_from([None, np.nan, 0.0, -0.0, 1.0, 2.0])), max_size=60),
+    st.lists(st.integers(0, 60), max_size=5),
+)
+def test_streaming_nunique_of_nulls_and_nan(rows, cuts):
+    """Of whichever batches as of one; NaN is a value, as in one call."""
+    keys = np.array([key for key, _ in rows], np.int64)
+    values = np.ma.MaskedArray([value or 0.0 for _, value in rows], [value is None for _, value in rows], np.float64)
+    groups = gpuhash.GroupBy(nunique=["v", "w"])
+    bounds = sorted({0, len(keys), *(min(cut, len(keys)) for cut in cuts)})
+    groups.update(keys[:0], v=values[:0], w=values[:0])
+    for begin, end in itertools.pairwise(bounds):
+        groups.update(keys[begin:end], v=values[begin:end], w=-values[begin:end])
+    wanted = wanted_distinct(keys, [None if value is None else repr(value + 0.0) for _, value in rows])
+    for result in (groups, pickle.loads(pickle.dumps(groups))):
+        assert [column.tolist() for column in result.result().aggregates["nunique"]] == [wanted, wanted]
+    assert gpuhash.group_by(keys).agg(nunique=values)["nunique"].tolist() == wanted
+
+
+def test_streaming_nunique_keeps_distinct_pairs_alone():
+    rng = np.random.default_rng(12)
+    groups = gpuhash.GroupBy(nunique="v", nulls="drop")
+    seen: set = set()
+    for _ in range(40):
+        keys, values = rng.integers(0, 4, 1000), rng.integers(0, 500, 1000)
+        groups.update(np.ma.MaskedArray(keys, keys == 3), v=np.ma.MaskedArray(values, values < 9))
+        seen |= {pair for pair in zip(keys.tolist(), values.tolist(), strict=True) if pair[0] < 3 and pair[1] >= 9}
+        held = sum(part.states["nunique", "v"].groups.shape[0] for part in groups._parts)
+        assert held <= 2 * len(seen) + 2 * len(groups._parts)
+    keys, aggregates = groups.result(sorted=True)
+    assert aggregates["nunique"].tolist() == [sum(key == pair[0] for pair in seen) for key in keys.tolist()]
+
+
 def test_streaming_variance_is_stable():
     rng = np.random.default_rng(5)
     values = 1e9 + rng.standard_normal(20_000)
@@ -796,8 +856,8 @@ def test_streaming_refuses_keys_of_another_form():
 def test_streaming_refuses():
     with pytest.raises(TypeError, match="no aggregate was given"):
         gpuhash.GroupBy()
-    with pytest.raises(TypeError, match="there is no aggregate 'nunique'"):
-        gpuhash.GroupBy(nunique="v")
+    with pytest.raises(TypeError, match="there is no aggregate 'median'"):
+        gpuhash.GroupBy(median="v")
     with pytest.raises(TypeError, match="expected the name of a column"):
         gpuhash.GroupBy(sum=np.zeros(3))
     groups = gpuhash.GroupBy(sum="v", count=True)

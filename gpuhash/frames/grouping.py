@@ -14,6 +14,7 @@ from gpuhash.arrays.arguments import flag_of
 from gpuhash.arrays.batch import Output
 
 from .answers import SPREADS, answer, may_be_missing, missing_of
+from .distinct_values import count_pairs, find_pairs
 from .keys import Keys, Numbering
 from .values import NO_COLUMN, Column, is_column, take_column
 
@@ -246,7 +247,7 @@ class _Call:
 
     def ask(self, op: str, given: Any, what: str) -> Answer:
         column = self.column(given, what)
-        dtype = aggregate_dtype(op, column.values, what)
+        dtype = aggregate_dtype(op, column.dtype, what)
         results = self._ask(op, column, dtype)
         library = self.keys.library
         if (column.valid is None and op not in SPREADS) or not may_be_missing(op, dtype, library):
@@ -298,26 +299,16 @@ class _Call:
         return outputs
 
     def _count_distinct(self, numbering: Numbering, column: Column, out: Output) -> None:
-        """The number of a group's distinct values: of the distinct pairs of group and value, those of the group."""
-        batch = self.batch
         assert column.values is not None
-        kinds = _core.Factorization(batch.context, column.values, 1, True, False, batch.stream)
-        codes = batch.new("int64", (self.keys.count,))
-        kinds.write(None, codes, None, None, False)
-        _core.pair_codes(batch.context, numbering.codes, codes, kinds.count, column.valid, codes, batch.stream)
-        work = _core.Factorization(batch.context, codes, 1, False, False, batch.stream)
-        pairs = batch.new("int64", (work.count,))
-        work.write(pairs, None, None, None, False)
-        _core.split_pairs(batch.context, pairs, max(1, kinds.count), pairs, batch.stream)
-        request: Request = ("count", None, None, out.array, 1.0, None, None)
-        _core.aggregate(batch.context, pairs, numbering.count, [request], batch.stream)
+        pairs = find_pairs(self.batch, numbering.codes, column.values, column.valid)
+        count_pairs(self.batch, pairs.groups, numbering.count, out.array)
 
 
-def aggregate_dtype(op: str, values: _core.Array | None, what: str, *, wide: bool = False) -> str:
-    """Of the results, or TypeError."""
-    if values is None:
+def aggregate_dtype(op: str, values: str | None, what: str, *, wide: bool = False) -> str:
+    """Of the results for values of a dtype, or TypeError; None: rows are counted."""
+    if values is None or op == "nunique":
         return "int64"
-    dtype = "int64" if op == "nunique" else _core.aggregate_dtype(op, values.dtype, wide)
+    dtype = _core.aggregate_dtype(op, values, wide)
     if dtype is None:
-        raise TypeError(f"the values for {what} are {values.dtype}, and complex numbers have no {op}: give their parts")
+        raise TypeError(f"the values for {what} are {values}, and complex numbers have no {op}: give their parts")
     return dtype

@@ -13,11 +13,10 @@ from gpuhash.arrays.arguments import flag_of
 from gpuhash.arrays.batch import Batch, Output, to_device
 
 from .answers import PICKS, answer, may_be_missing, missing_of
-from .grouping import Request, aggregate_dtype, check_operations, nulls_of, number_of
+from .distinct_values import count_pairs, find_pairs
+from .grouping import OPERATIONS, Request, aggregate_dtype, check_operations, nulls_of, number_of
 from .keys import Keys
-from .values import concatenate, need_alike, take_column
-
-OPERATIONS = ("sum", "mean", "min", "max", "count", "first", "last", "any", "all", "var", "std")
+from .values import NO_COLUMN, concatenate, need_alike, take_column
 
 #: What is kept of a column for each operation, and what the core is asked for to get it. Rows are a column of no name.
 _STATES = {
@@ -28,6 +27,7 @@ _STATES = {
     "count": ("count",),
     "any": ("any",),
     "all": ("all",),
+    "nunique": ("nunique",),
     **{op: (op, "count") for op in PICKS},
 }
 
@@ -41,13 +41,22 @@ class Aggregated(NamedTuple):
     aggregates: dict[str, Any]
 
 
+class _DistinctValues(NamedTuple):
+    """The state of nunique: the distinct pairs of a group and a value."""
+
+    groups: Any  # int64 [p], numbers of groups; one may be -1, of none
+    values: Any  # [p]
+
+
 class _Part:
     """The distinct keys of some batches in order, and the states of their groups."""
 
     def __init__(self, keys: Any, count: int, states: dict[State, Any]) -> None:
         self.keys = keys  # [m], in the form in which the keys were given
         self.count = count
-        self.states = states  # each an array [m], a _core.Array or on the host
+        self.states = states  # each an array [m] or _DistinctValues; arrays are _core.Array or on the host
+        pairs = [state.groups.shape[0] for state in states.values() if isinstance(state, _DistinctValues)]
+        self.size: int = max(count, *pairs, 0)  # of its largest state
 
 
 class GroupBy:
@@ -59,12 +68,13 @@ class GroupBy:
         As for ``Groups.agg`` and ``group_by``.
     **aggregates
         ``operation=name`` of a column, or a list or tuple of names; ``count=True`` counts rows. The operations are
-        those of ``Groups.agg`` but for ``nunique``.
+        those of ``Groups.agg``.
 
     Notes
     -----
-    Holds a state of some numbers for each group, and no rows. Batches are merged as they come, those of like sizes
-    first: ``k`` updates take time in ``O(n log k)`` for ``n`` rows at the worst. Can be pickled, if the keys can.
+    Holds a state of some numbers for each group, for ``nunique`` the distinct values of each group, and no rows.
+    Batches are merged as they come, those of like sizes first: ``k`` updates take time in ``O(n log k)`` for ``n`` rows
+    at the worst. Can be pickled, if the keys can.
     Threads may share one; each batch counts once.
 
     Raises
@@ -123,19 +133,22 @@ class GroupBy:
         made = Keys.of(keys, "keys", nulls=self._nulls)
         batch = made.batch
         taken = {name: take_column(column, batch, made.count, name) for name, column in columns.items()}
-        dtypes = {name: column.values.dtype for name, column in taken.items() if column.values is not None}
+        dtypes = {name: column.dtype for name, column in taken.items() if column.dtype is not None}
         for name, before in self._dtypes.items():
             if dtypes[name] != before:
                 raise TypeError(f"{name} is {dtypes[name]}, and was {before} before: convert it to that")
         for op, column in self._operations():
             if column is not None:
-                aggregate_dtype(op, taken[column].values, column)
+                aggregate_dtype(op, taken[column].dtype, column)
         numbering = made.number()
         states: dict[State, Any] = {}
         requests: list[Request] = []
         for kind, column in self._states():
-            values, valid = (None, None) if column is None else taken[column]
-            dtype = aggregate_dtype(kind, None if kind == "count" else values, kind, wide=True)
+            values, valid = NO_COLUMN if column is None else taken[column]
+            if kind == "nunique" and values is not None:
+                states[kind, column] = _distinct_values(batch, numbering.codes, values, valid)
+                continue
+            dtype = aggregate_dtype(kind, None if values is None else values.dtype, kind, wide=True)
             out = states[kind, column] = batch.new(dtype, (numbering.count,))
             requests.append((kind, values, valid, out, 1.0, None, None))
         if requests:
@@ -197,10 +210,12 @@ class GroupBy:
         part = self._whole()
         made = Keys.of(part.keys, "keys")
         batch = made.batch
-        keys, states = part.keys, {state: _lend(array, batch) for state, array in part.states.items()}
+        keys = part.keys
+        states = {state: _folded(_lend(held, batch), part.count, batch) for state, held in part.states.items()}
         if sorted:
             numbering = made.number(sorted=True)
-            keys, states = made.distinct(numbering), _taken(states, numbering.firsts, batch)
+            keys = made.distinct(numbering)
+            states = {state: _take(array, numbering.firsts, batch) for state, array in states.items()}
         codes = _lend(np.arange(part.count), batch)
         requests: list[Request] = []
         answers = {
@@ -224,8 +239,7 @@ class GroupBy:
         requests: list[Request],
     ) -> Any:
         batch, library = made.batch, made.library
-        dtype = "int64" if name is None or op == "count" else _core.aggregate_dtype(op, self._dtypes[name])
-        assert dtype is not None  # update() has checked it
+        dtype = aggregate_dtype(op, None if name is None else self._dtypes[name], op)
         out = Output(batch, dtype, (made.count,))
         if op in ("mean", "var", "std"):
             squares = None if op == "mean" else states["squares", name]
@@ -263,7 +277,7 @@ class GroupBy:
                 if part.count:
                     need_alike(filled.keys, part.keys, "keys")
                 stack.append(part)
-                while len(stack) > 1 and stack[-2].count <= 2 * stack[-1].count:
+                while len(stack) > 1 and stack[-2].size <= 2 * stack[-1].size:
                     stack[-2:] = [_combine(stack[-2:])]
             self._parts = stack
             self._dtypes = {**self._dtypes, **dtypes}
@@ -281,7 +295,7 @@ class GroupBy:
         if self._parts:
             part = self._whole()
             batch = Keys.of(part.keys, "keys").batch
-            host = {name: _on_host(_lend(array, batch), batch) for name, array in part.states.items()}
+            host = {name: _on_host(_lend(held, batch), batch) for name, held in part.states.items()}
             state["_parts"] = [_Part(part.keys, part.count, host)]
         return state
 
@@ -302,7 +316,7 @@ def _names(op: str, given: Any) -> tuple[tuple[str | None, ...], type | None]:
 
 def _merged_by(op: str) -> str:
     """The operation by which the states of an operation's parts become one."""
-    return "sum" if op in ("count", "total") else op
+    return "sum" if op in ("count", "total", "nunique") else op
 
 
 def _valid(counts: Any, batch: Batch) -> _core.Array:
@@ -323,20 +337,21 @@ def _combine(parts: list[_Part]) -> _Part:
     made = Keys.of(concatenate([part.keys for part in parts], "keys"), "keys")
     batch = made.batch
     numbering = made.number()
-    joined = {}
-    for state in parts[0].states:
-        arrays = [_lend(part.states[state], batch) for part in parts]
-        joined[state] = batch.new(arrays[0].dtype, (made.count,))
-        _core.concatenate(batch.context, arrays, joined[state], batch.stream)
+    held = {state: [_lend(part.states[state], batch) for part in parts] for state in parts[0].states}
+    folded = {state: _joined(of_parts, batch) for state, of_parts in held.items() if state[0] != "nunique"}
     states: dict[State, Any] = {}
     requests: list[Request] = []
-    for (op, name), values in joined.items():
+    for op, name in held:
+        if op == "nunique":
+            counts = [part.count for part in parts]
+            states[op, name] = _combine_distinct(held[op, name], counts, numbering.codes, batch)
+            continue
+        values = folded[op, name]
         out = states[op, name] = batch.new(values.dtype, (numbering.count,))
         if op == "squares":
-            counts = joined["count", name]
-            requests.append((op, joined["total", name], None, out, 1.0, counts, values))
+            requests.append((op, folded["total", name], None, out, 1.0, folded["count", name], values))
         else:
-            valid = _valid(joined["count", name], batch) if op in PICKS else None
+            valid = _valid(folded["count", name], batch) if op in PICKS else None
             requests.append((_merged_by(op), values, valid, out, 1.0, None, None))
     _core.aggregate(batch.context, numbering.codes, numbering.count, requests, batch.stream)
     combined = _Part(made.distinct(numbering), numbering.count, states)
@@ -344,22 +359,64 @@ def _combine(parts: list[_Part]) -> _Part:
     return combined
 
 
-def _taken(states: dict[State, _core.Array], index: _core.Array, batch: Batch) -> dict[State, _core.Array]:
-    """The states of the groups at positions ``[m]``."""
-    taken = {state: batch.new(array.dtype, (index.shape[0],)) for state, array in states.items()}
-    pairs = [(array, None, taken[state]) for state, array in states.items()]
-    _core.take(batch.context, pairs, index.shape[0], index, batch.stream, trusted=True)
+def _combine_distinct(
+    parts: list[_DistinctValues], counts: list[int], codes: _core.Array, batch: Batch
+) -> _DistinctValues:
+    """``codes``: the new number of each group of each part, one part behind the other."""
+    groups = []
+    begin = 0
+    for part, count in zip(parts, counts, strict=True):
+        index = _lend(np.arange(begin, begin + count), batch)
+        numbers = _take(codes, index, batch)
+        groups.append(batch.new("int64", part.groups.shape))
+        batch.context.copy(groups[-1], part.groups, batch.stream)
+        _core.renumber(batch.context, groups[-1], numbers, batch.stream)
+        begin += count
+    return _distinct_values(batch, _joined(groups, batch), _joined([part.values for part in parts], batch), None)
+
+
+def _distinct_values(
+    batch: Batch, codes: _core.Array, values: _core.Array, valid: _core.Array | None
+) -> _DistinctValues:
+    pairs = find_pairs(batch, codes, values, valid)
+    return _DistinctValues(pairs.groups, _take(values, pairs.firsts, batch))
+
+
+def _folded(state: Any, count: int, batch: Batch) -> _core.Array:
+    """A state as one number for each of ``count`` groups."""
+    if not isinstance(state, _DistinctValues):
+        array: _core.Array = state
+        return array
+    out = batch.new("int64", (count,))
+    count_pairs(batch, state.groups, count, out)
+    return out
+
+
+def _joined(arrays: list[_core.Array], batch: Batch) -> _core.Array:
+    """Arrays one behind the other."""
+    joined = batch.new(arrays[0].dtype, (sum(array.shape[0] for array in arrays),))
+    _core.concatenate(batch.context, arrays, joined, batch.stream)
+    return joined
+
+
+def _take(array: _core.Array, index: _core.Array, batch: Batch) -> _core.Array:
+    """The entries at positions ``[m]``."""
+    taken = batch.new(array.dtype, index.shape)
+    _core.take(batch.context, [(array, None, taken)], array.shape[0], index, batch.stream, trusted=True)
     return taken
 
 
-def _on_host(array: _core.Array, batch: Batch) -> np.ndarray[Any, Any]:
+def _on_host(state: Any, batch: Batch) -> Any:
     """A copy that keeps its dtype, which is two bytes of no kind for bfloat16."""
-    host = batch.to_host(array)
-    return host.view("V2") if array.dtype == "bfloat16" else host
+    if isinstance(state, _DistinctValues):
+        return _DistinctValues(*(_on_host(array, batch) for array in state))
+    host = batch.to_host(state)
+    return host.view("V2") if state.dtype == "bfloat16" else host
 
 
-def _lend(array: Any, batch: Batch) -> _core.Array:
+def _lend(state: Any, batch: Batch) -> Any:
     """A state, wherever it lies, where the batch works."""
-    if isinstance(array, np.ndarray):
-        array = _core.borrow(array)
+    if isinstance(state, _DistinctValues):
+        return _DistinctValues(*(_lend(array, batch) for array in state))
+    array = _core.borrow(state) if isinstance(state, np.ndarray) else state
     return to_device(array, batch.context, batch.stream, "states")[0]

@@ -23,6 +23,10 @@ class Column(NamedTuple):
     values: _core.Array | None  # None: of no column, rows are counted
     valid: _core.Array | None  # bool [n]; None: all
 
+    @property
+    def dtype(self) -> str | None:
+        return None if self.values is None else self.values.dtype
+
 
 NO_COLUMN = Column(None, None)
 
