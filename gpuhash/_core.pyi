@@ -348,6 +348,9 @@ class KeyRows(metaclass=_Type):
 def combine_valid(context: Context, masks: Sequence[Array], is_key: Array, stream: int) -> None:
     """Fill a mask with which entries are True in all masks."""
 
+def mark_numbers(context: Context, values: Array, valid: Array | None, mask: Array, stream: int) -> None:
+    """Fill a mask with which floats or complex numbers are valid and not NaN, in each of their parts."""
+
 def find_invalid(context: Context, mask: Array, stream: int) -> int:
     """Where the first False is; as many as there are entries where none is. Waits."""
 

@@ -600,6 +600,77 @@ def test_streaming_on_every_framework(place):
     same_bytes(in_order.aggregates["count"], np.unique(keys, return_counts=True)[1])
 
 
+def with_nan(dtype: str, count: int, groups: int) -> tuple[np.ndarray, np.ndarray]:
+    """Keys and values, of which group 1 is NaN alone, and others have some; 2 has none."""
+    rng = np.random.default_rng(13)
+    keys = rng.integers(0, groups, count)
+    values = draw_values(dtype, count)
+    values[:4] = np.array([0, -0.0, np.inf, 1]).astype(values.dtype)
+    values[((rng.random(count) < 0.3) & (keys != 2)) | (keys == 1)] = np.nan
+    if dtype in COMPLEX:
+        values.imag[rng.random(count) < 0.1] = np.nan
+    return keys, values
+
+
+@pytest.mark.parametrize("streaming", [False, True])
+@pytest.mark.parametrize("dtype", ["float64", "float32"])
+@pytest.mark.parametrize("shape", ["few", "many", "empty"])
+def test_skipna_as_pandas(native, dtype, shape, streaming):
+    keys, values = with_nan(dtype, *SHAPES[shape]) if shape != "empty" else (np.empty(0, int), np.empty(0, dtype))
+    ops = [*OPS, "nunique"]
+    if streaming:
+        groups = gpuhash.GroupBy(**dict.fromkeys(ops, "v"), skipna=True)
+        for part in np.array_split(np.arange(len(keys)), 3):
+            groups.update(native.array(keys[part]), v=native.array(values[part]))
+        got = pickle.loads(pickle.dumps(groups)).result().aggregates
+    else:
+        got = gpuhash.group_by(native.array(keys)).agg(**dict.fromkeys(ops, native.array(values)), skipna=True)
+    grouped = pd.DataFrame({"k": keys, "v": values}).groupby("k", sort=False)["v"]
+    for op in ops:
+        wanted = getattr(grouped, op)().to_numpy()
+        assert to_numpy(got[op]).dtype == result_dtype(op, dtype)
+        np.testing.assert_allclose(as_floats(to_numpy(got[op])), wanted.astype(float), rtol=1e-4, atol=1e-5, err_msg=op)
+
+
+@pytest.mark.parametrize("dtype", [*FLOATS, *COMPLEX, "int32", "bool"])
+def test_skipna_leaves_nan_out(native, dtype):
+    """NaN in either part of a complex number; other dtypes have none."""
+    floats = dtype in FLOATS + COMPLEX
+    keys, values = with_nan(dtype, 3000, 60) if floats else (draw_keys("few")[:3000], draw_values(dtype, 3000))
+    kept = ~np.isnan(values) if floats else np.ones(3000, bool)
+    ops = [op for op in OPS if dtype not in COMPLEX or op not in ORDERED]
+    groups = gpuhash.group_by(native.array(keys))
+    got = groups.agg(**dict.fromkeys([*ops, "nunique"], native.array(values)), skipna=True)
+    rest = gpuhash.group_by(native.array(keys[kept]))
+    at = gpuhash.get_indexer(to_numpy(groups.keys), to_numpy(rest.keys))
+    for op in ops:
+        agree(to_numpy(got[op])[at], expected(keys[kept], op, values[kept])[1], op)
+    same_bytes(to_numpy(got["nunique"])[at], to_numpy(rest.agg(nunique=native.array(values[kept]))["nunique"]))
+    assert to_numpy(got["count"]).sum() == kept.sum()
+
+
+@pytest.mark.parametrize("make", [np.ma.MaskedArray, pl.Series, pa.array, pd.array])
+def test_skipna_beside_nulls(make):
+    rows = [1.0, np.nan, None, np.nan, None, 2.0]
+    keys = [7, 7, 7, 8, 9, 9]
+    if make is np.ma.MaskedArray:
+        values: Any = make([row or 0.0 for row in rows], [row is None for row in rows])
+    elif make is pd.array:
+        values = pd.arrays.FloatingArray(
+            np.array([row or 0.0 for row in rows]), np.array([row is None for row in rows])
+        )
+    else:
+        values = make(rows)
+    groups = gpuhash.group_by(keys)
+    assert groups.agg(count=values)["count"].tolist() == [2, 1, 1]
+    got = groups.agg(count=values, sum=values, max=values, nunique=values, skipna=True)
+    assert got["count"].tolist() == got["nunique"].tolist() == [1, 0, 1]
+    assert got["sum"].tolist() == [1.0, 0.0, 2.0]
+    np.testing.assert_array_equal(got["max"], [1.0, np.nan, 2.0])
+    of_polars = gpuhash.group_by(pl.Series(keys)).agg(max=values, skipna=True)["max"]
+    assert of_polars.to_list() == [1.0, None, 2.0]
+
+
 def wanted_distinct(keys: np.ndarray, values: Any) -> list[int]:
     """By pandas, which is told what NaN is, as it skips it."""
     frame = pd.DataFrame({"k": keys, "v": values})
@@ -870,6 +941,10 @@ def test_streaming_refuses():
         groups.update([1, 2], v=[1.0, 2.0])
     with pytest.raises(TypeError, match="the keys are int64 and float64"):
         groups.update([1.0, 2.0], v=[1, 2])
+    with pytest.raises(TypeError, match="skipna='yes' was given"):
+        gpuhash.GroupBy(sum="v", skipna="yes")
+    with pytest.raises(ValueError, match="the other GroupBy has other aggregates"):
+        groups.merge(gpuhash.GroupBy(sum="v", skipna=True))
     with pytest.raises(ValueError, match="the other GroupBy has other aggregates"):
         groups.merge(gpuhash.GroupBy(sum="v"))
     with pytest.raises(TypeError, match="a dict was given, expected a GroupBy"):

@@ -208,6 +208,20 @@ void combine_valid(const ContextPointer& context, const std::vector<Array>& mask
   ColumnKeys::of(*context).combine_valid(*context, data, count, out, to_stream(*context, stream));
 }
 
+void mark_numbers(const ContextPointer& context, const Array& values, const std::optional<Array>& valid,
+                  const Array& mask, std::uintptr_t stream) {
+  const std::int64_t count = mask.elements();
+  check_array(*context, values, "values", values.dtype, count);
+  if (values.dtype < DType::kFloat16)
+    throw std::invalid_argument("values has dtype " + std::string(name(values.dtype)) + ", which has no NaN");
+  if (valid) check_array(*context, *valid, "valid", DType::kBool, count);
+  auto* const out = written<bool>(*context, mask, "mask", DType::kBool, count);
+  const GilRelease unlocked;
+  ColumnKeys::of(*context).mark_numbers(*context, values.data, values.dtype, count,
+                                        valid ? static_cast<const bool*>(valid->data) : nullptr, out,
+                                        to_stream(*context, stream));
+}
+
 std::int64_t find_invalid(const ContextPointer& context, const Array& mask, std::uintptr_t stream) {
   check_array(*context, mask, "mask", DType::kBool, mask.elements());
   const GilRelease unlocked;
@@ -375,6 +389,8 @@ void bind_key_columns(py::module_& module) {
       .def("valid", &BoundKeyRows::valid, py::arg("column"))
       .def("order_words", &BoundKeyRows::order_words, py::arg("column"), py::arg("part"), py::arg("words"));
   module.def("combine_valid", &combine_valid, py::arg("context"), py::arg("masks"), py::arg("is_key"),
+             py::arg("stream"));
+  module.def("mark_numbers", &mark_numbers, py::arg("context"), py::arg("values"), py::arg("valid"), py::arg("mask"),
              py::arg("stream"));
   module.def("find_invalid", &find_invalid, py::arg("context"), py::arg("mask"), py::arg("stream"));
   module.def("leave_out", &leave_out, py::arg("context"), py::arg("codes"), py::arg("at"), py::arg("stream"));

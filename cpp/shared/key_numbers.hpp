@@ -112,6 +112,26 @@ GPUHASH_HD Key canonical(const Key& key, const NumberFormat& format) {
     return static_cast<Key>(detail::canonical_word(key, format));
 }
 
+/// Is a number, or a part of a complex one, NaN? `Word` is as wide as the `elements` of the entry.
+template <class Word>
+GPUHASH_HD bool has_nan(const Word* entry, const NumberFormat& format) {
+  bool found = false;
+  for (std::uint32_t e = 0; e < format.elements; ++e)
+    found |= (entry[e] & detail::low_bits(format.bits) >> 1) > format.infinity;
+  return found;
+}
+
+/// visit() is called with a word as wide as the numbers of floats.
+template <class Visit>
+void visit_float_word(const NumberFormat& format, const Visit& visit) {
+  if (format.bits == 16)
+    visit(std::uint16_t{});
+  else if (format.bits == 32)
+    visit(std::uint32_t{});
+  else
+    visit(std::uint64_t{});
+}
+
 /// What is given back of equal keys: the first one bit for bit, but of booleans what they mean.
 template <class Key>
 GPUHASH_HD Key given_back(const Key& key, const NumberFormat& format) {

@@ -303,6 +303,13 @@ __global__ void __launch_bounds__(kColumnBlock)
   is_key[row] = all;
 }
 
+template <class Word>
+__global__ void __launch_bounds__(kColumnBlock)
+    mark_numbers_kernel(const Word* numbers, NumberFormat format, std::int64_t count, const bool* valid, bool* mask) {
+  const std::int64_t row = row_of_thread();
+  if (row < count) mask[row] = (valid == nullptr || valid[row]) && !has_nan(numbers + row * format.elements, format);
+}
+
 __global__ void __launch_bounds__(kColumnBlock)
     find_invalid_kernel(const bool* mask, std::int64_t count, Counter* first) {
   const std::int64_t row = row_of_thread();
@@ -467,6 +474,16 @@ class CudaColumnKeys final : public ColumnKeys {
     in_launches(std::vector<const bool*>(masks.begin(), masks.end()), [&](const Several<const bool*>& several,
                                                                           bool is_first, bool) {
       launch("combining masks", combine_valid_kernel, count, kColumnBlock, stream, several, count, is_first, is_key);
+    });
+  }
+
+  void mark_numbers(DeviceContext& context, const void* values, DType dtype, std::int64_t count, const bool* valid,
+                    bool* mask, Stream stream) const override {
+    const DeviceGuard guard(context.device().index);
+    const NumberFormat format = number_format(dtype, 1);
+    visit_float_word(format, [&]<class Word>(Word) {
+      launch("looking for NaN", mark_numbers_kernel<Word>, count, kColumnBlock, stream,
+             static_cast<const Word*>(values), format, count, valid, mask);
     });
   }
 

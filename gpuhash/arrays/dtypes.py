@@ -101,6 +101,11 @@ def is_integer(name: str) -> bool:
     return "int" in name
 
 
+def has_nan(name: str) -> bool:
+    """Is one of the dtype's numbers NaN?"""
+    return "float" in name or "complex" in name
+
+
 def key_dtype_name(dtype: object) -> str:
     """``dtype_name`` of a key dtype, which must be an integer's."""
     name = dtype_name(dtype)

@@ -115,13 +115,15 @@ class Groups:
         """int64 ``[m]``: the number of each group's rows. Of the keys' framework and device."""
         return self.agg(count=True)["count"]
 
-    def agg(self, *, ddof: float = 1, **aggregates: Any) -> dict[str, Any]:
+    def agg(self, *, ddof: float = 1, skipna: bool = False, **aggregates: Any) -> dict[str, Any]:
         """Aggregates of columns, by group, all of them in one pass over the rows.
 
         Parameters
         ----------
         ddof
             ``var`` and ``std`` divide by the number of values less this.
+        skipna
+            Pass NaN over as nulls are passed over, in all aggregates of floats and complex numbers.
         **aggregates
             ``operation=column``, or ``operation=`` a list, tuple or dict of columns. Operations are ``sum``, ``mean``,
             ``min``, ``max``, ``count``, ``nunique``, ``first``, ``last``, ``any``, ``all``, ``var`` and ``std``;
@@ -145,7 +147,8 @@ class Groups:
 
         Notes
         -----
-        NaN is a value like others: sums and means with it are NaN, and so are minima and maxima. -0.0 is less than 0.0.
+        Without ``skipna``, NaN is a value like others: sums and means with it are NaN, and so are minima and maxima. A
+        group of NaN alone is with it a group without values. -0.0 is less than 0.0.
         The last bits of sums of floats may depend on timing on a GPU, and on the host on the number of threads; nothing
         else does. ``var``, ``std`` and ``nunique`` take more than one pass. Waits for the GPU only where a framework
         works on streams of its own, for ``nunique``, and where integers have nulls.
@@ -162,9 +165,10 @@ class Groups:
             Where there is no room for the results or for temporary memory.
         """
         ddof = number_of(ddof)
+        skipna = flag_of(skipna, "skipna")
         check_operations(aggregates, OPERATIONS)
         self._keys.batch.resume()
-        call = _Call(self._keys, ddof)
+        call = _Call(self._keys, ddof, skipna)
         asked = {op: _ask(op, given, call, op) for op, given in aggregates.items()}
         if self._found is None and (folded := call.fold()) is not None:
             self._folded = folded
@@ -229,10 +233,11 @@ class _Asked(NamedTuple):
 class _Call:
     """All that one call of ``agg`` asks the core for."""
 
-    def __init__(self, keys: Keys, ddof: float) -> None:
+    def __init__(self, keys: Keys, ddof: float, skipna: bool) -> None:
         self.keys = keys
         self.batch = keys.batch
         self.ddof = ddof
+        self.skipna = skipna
         self.asked: list[_Asked] = []
         self.columns: dict[int, tuple[Any, Column]] = {}  # by the identity of what was given, which is kept
 
@@ -241,7 +246,7 @@ class _Call:
             return NO_COLUMN
         known = self.columns.get(id(given))
         if known is None:
-            column = take_column(given, self.batch, self.keys.count, f"values for {what}")
+            column = take_column(given, self.batch, self.keys.count, f"values for {what}", self.skipna)
             known = self.columns[id(given)] = (given, column)
         return known[1]
 

@@ -64,7 +64,7 @@ class GroupBy:
 
     Parameters
     ----------
-    ddof, nulls
+    ddof, skipna, nulls
         As for ``Groups.agg`` and ``group_by``.
     **aggregates
         ``operation=name`` of a column, or a list or tuple of names; ``count=True`` counts rows. The operations are
@@ -94,9 +94,10 @@ class GroupBy:
     (array([7, 5]), array([4.5, 2. ]), array([2, 1]))
     """
 
-    def __init__(self, *, ddof: float = 1, nulls: str = "key", **aggregates: Any) -> None:
+    def __init__(self, *, ddof: float = 1, skipna: bool = False, nulls: str = "key", **aggregates: Any) -> None:
         check_operations(aggregates, OPERATIONS)
         self._ddof = number_of(ddof)
+        self._skipna = flag_of(skipna, "skipna")
         self._nulls = nulls_of(nulls)
         self._aggregates = {op: _names(op, given) for op, given in aggregates.items()}
         self._lock = threading.Lock()  # of what follows
@@ -132,7 +133,7 @@ class GroupBy:
             )
         made = Keys.of(keys, "keys", nulls=self._nulls)
         batch = made.batch
-        taken = {name: take_column(column, batch, made.count, name) for name, column in columns.items()}
+        taken = {name: take_column(column, batch, made.count, name, self._skipna) for name, column in columns.items()}
         dtypes = {name: column.dtype for name, column in taken.items() if column.dtype is not None}
         for name, before in self._dtypes.items():
             if dtypes[name] != before:
@@ -174,7 +175,7 @@ class GroupBy:
         """
         if not isinstance(other, GroupBy):
             raise TypeError(f"a {type(other).__name__} was given, expected a GroupBy")
-        if (other._aggregates, other._ddof, other._nulls) != (self._aggregates, self._ddof, self._nulls):
+        if other._arguments() != self._arguments():
             raise ValueError("the other GroupBy has other aggregates: make both with the same arguments")
         for name in self._dtypes.keys() & other._dtypes.keys():
             if self._dtypes[name] != other._dtypes[name]:
@@ -258,6 +259,9 @@ class GroupBy:
             return answer(out.result(batch), missing, library, batch, what)
 
         return answered
+
+    def _arguments(self) -> tuple[Any, ...]:
+        return self._aggregates, self._ddof, self._skipna, self._nulls
 
     def _operations(self) -> Iterator[tuple[str, str | None]]:
         for op, (names, _) in self._aggregates.items():

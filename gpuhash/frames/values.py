@@ -11,7 +11,7 @@ import numpy as np
 from gpuhash import _core
 from gpuhash.arrays import nulls
 from gpuhash.arrays.batch import Batch, Output, join, to_device
-from gpuhash.arrays.dtypes import infer_numbers
+from gpuhash.arrays.dtypes import has_nan, infer_numbers
 from gpuhash.arrays.frameworks import ColumnFramework, framework_of
 
 from .columns import split_frame
@@ -40,8 +40,10 @@ def is_column(given: Any) -> bool:
     return bool(given) and isinstance(given[0], (int, float, complex, np.generic))
 
 
-def take_column(given: Any, batch: Batch, count: int, what: str) -> Column:
+def take_column(given: Any, batch: Batch, count: int, what: str, skipna: bool) -> Column:
     """A column of ``count`` values where the batch works, brought there from the host if need be.
+
+    ``skipna``: NaN is a null.
 
     Raises
     ------
@@ -54,7 +56,18 @@ def take_column(given: Any, batch: Batch, count: int, what: str) -> Column:
     for array in (values, valid):
         if array is not None and array.shape != (count,):
             raise ValueError(f"the {what} have shape {array.shape}, expected {(count,)}, one value for each key")
-    return Column(values, valid)
+    return Column(values, _without_nan(values, valid, batch) if skipna else valid)
+
+
+def _without_nan(values: _core.Array, valid: _core.Array | None, batch: Batch) -> _core.Array | None:
+    """Which values there are, if NaN is none."""
+    if not has_nan(values.dtype):
+        return valid
+    numbers = batch.new("bool", values.shape)
+    _core.mark_numbers(batch.context, values, valid, numbers, batch.stream)
+    if batch.context.platform == "cpu" and _core.find_invalid(batch.context, numbers, batch.stream) == values.shape[0]:
+        return None  # folds without a mask are faster; to see it on a GPU would take a wait
+    return numbers
 
 
 def _borrow(given: Any, batch: Batch, what: str) -> tuple[_core.Array, _core.Array | None]:

@@ -404,6 +404,19 @@ class HostColumnKeys final : public ColumnKeys {
     });
   }
 
+  void mark_numbers(DeviceContext&, const void* values, DType dtype, std::int64_t count, const bool* valid, bool* mask,
+                    Stream) const override {
+    const NumberFormat format = number_format(dtype, 1);
+    visit_float_word(format, [&]<class Word>(Word) {
+      const auto* const numbers = static_cast<const Word*>(values);
+      for_each_block(count, [&](std::int64_t begin, std::int64_t end) {
+        for (std::int64_t i = begin; i < end; ++i) mask[i] = !has_nan(numbers + i * format.elements, format);
+        if (valid == nullptr) return;
+        for (std::int64_t i = begin; i < end; ++i) mask[i] &= valid[i];
+      });
+    });
+  }
+
   std::int64_t find_invalid(DeviceContext&, const bool* mask, std::int64_t count, Stream) const override {
     return count == 0 ? 0 : std::find(mask, mask + count, false) - mask;
   }

@@ -107,6 +107,9 @@ class GPUHASH_API ColumnKeys {
   /// is_key[i]: none of the masks [n] is false at i.
   virtual void combine_valid(DeviceContext&, Span<const bool* const> masks, std::int64_t count, bool* is_key,
                              Stream) const = 0;
+  /// mask[i]: values[i], of floats or complex ones, is not NaN, and valid[i] is not false. valid: [count], or null.
+  virtual void mark_numbers(DeviceContext&, const void* values, DType, std::int64_t count, const bool* valid,
+                            bool* mask, Stream) const = 0;
   /// The first i with a false mask[i]; count where there is none. Waits.
   virtual std::int64_t find_invalid(DeviceContext&, const bool* mask, std::int64_t count, Stream) const = 0;
   /// Codes [n] without the number that codes[at] is: it becomes -1, and those above it one less. Returns it. Waits.
