@@ -97,6 +97,12 @@ class Strings:
         """The strings at positions, int64 ``[m]``; nulls at negative ones. IndexError for one beyond the last."""
         return type(self)(arrow_c.take_strings(self._chunk, positions), self.text, self.source, self._form)
 
+    @classmethod
+    def concatenate(cls, parts: Sequence[Strings]) -> Self:
+        """Strings one behind the other, in the form of the first."""
+        first = parts[0]
+        return cls(_joined([part._chunk for part in parts]), first.text, first.source, first._form)
+
     def give_back(self, taken: Strings) -> Any:
         """Strings that came of these, such as by ``take``, in the form that these had: an array, a list or a column.
 
@@ -106,6 +112,21 @@ class Strings:
             For nulls, where that form has none.
         """
         return self._form(taken)
+
+    def without_form(self) -> Strings:
+        """The strings alone, which others give back; they keep nothing of a column alive that was not lent."""
+        return Strings.of_chunk(self._chunk, self.text)
+
+    def form_alone(self) -> Self:
+        """No strings, of the same form, which keeps nothing of a column alive."""
+        none = self.take(np.empty(0, np.int64))
+        if isinstance(self._form, functools.partial) and self._form.func in (_form_pandas, _form_polars, _form_pyarrow):
+            none._form = functools.partial(self._form.func, self.give_back(none))
+        return none
+
+    def with_room_for(self, other: Strings) -> Self:
+        """These, in a form that has what others' needs as well: nulls, and the width of NumPy's strings."""
+        return type(self)(self._chunk, self.text, self.source, _common_form(self._form, other._form), self.shape)
 
     def to_form(self, like: Any) -> Any:
         """The strings in a form by its name, or in that of a column of strings: see ``is_string_form``.
@@ -328,6 +349,20 @@ def _no_utf8(text: str, position: int, what: str) -> ValueError:
         f"the {what} hold {text!r} at {position}, with half of a surrogate pair or no character at all, which UTF-8 "
         "cannot encode: take it out, as by text.encode(errors='replace').decode()"
     )
+
+
+def _common_form(first: Any, other: Any) -> _Form:
+    """The first form, with room for what the other one has."""
+    plain = [form.args[0] if _is_of(form, _form_masked) else form for form in (first, other)]
+    form: Any = plain[0]
+    if all(_is_of(each, _form_fixed) for each in plain):
+        form = functools.partial(_form_fixed, max((each.args[0] for each in plain), key=lambda dtype: dtype.itemsize))
+    is_masked = _is_of(first, _form_masked) or _is_of(other, _form_masked)
+    return functools.partial(_form_masked, form) if is_masked else form
+
+
+def _is_of(form: Any, function: Callable[..., Any]) -> bool:
+    return isinstance(form, functools.partial) and form.func is function
 
 
 def _form_masked(form: _Form, taken: Strings) -> np.ma.MaskedArray[Any, Any]:

@@ -45,7 +45,7 @@ def answer(result: Any, missing: _Array | None, library: str | None, batch: Batc
     if missing is not None and not missing.any():
         missing = None
     if library is not None and isinstance(result, np.ndarray) and result.dtype.kind in _COLUMNS:
-        return _column(result, missing, importlib.import_module(library))
+        return column_of(result, missing, library)
     if missing is None:
         return result
     if not isinstance(result, np.ndarray):
@@ -56,15 +56,17 @@ def answer(result: Any, missing: _Array | None, library: str | None, batch: Batc
     return np.ma.MaskedArray(result, missing)
 
 
-def _column(result: _Array, missing: _Array | None, library: Any) -> Any:
-    if library.__name__ == "pyarrow":
-        return library.array(result, mask=missing)
-    if library.__name__ == "polars":
-        column = library.Series(result)
-        return column if missing is None else column.set(library.Series(missing), None)
+def column_of(result: _Array, missing: _Array | None, library: str) -> Any:
+    """Numbers as a column of a library, with nulls where they are missing."""
+    module: Any = importlib.import_module(library)
+    if library == "pyarrow":
+        return module.array(result, mask=missing)
+    if library == "polars":
+        column = module.Series(result)
+        return column if missing is None else column.set(module.Series(missing), None)
     if missing is None or result.dtype.kind == "f":
         if missing is not None:
             result[missing] = np.nan
-        return library.Series(result)
-    kind = library.arrays.BooleanArray if result.dtype.kind == "b" else library.arrays.IntegerArray
-    return library.Series(kind(result, missing))
+        return module.Series(result)
+    kind = module.arrays.BooleanArray if result.dtype.kind == "b" else module.arrays.IntegerArray
+    return module.Series(kind(result, missing))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib
 import math
 from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
@@ -24,6 +25,9 @@ Part = tuple[_core.Array, int, _core.Array | None, _core.Array | None]
 #: Negative ones give nulls, where the form has any.
 Form = Callable[[Batch, "Column", _core.Array], Any]
 
+
+#: What the libraries call them.
+_TIMES_OF_DAY = ("Time", "time32", "time64")
 
 #: The kind of a column that has no entries but nulls, if any, and no dtype.
 NO_DTYPE = "nulls"
@@ -114,13 +118,32 @@ def read_times(column: Any, what: str) -> Column | None:
         return None
     if isinstance(column, np.ndarray):
         return _read_times(column, what) if column.dtype.kind in "mM" else None
+    framework = _framework_of_column(column)
+    if framework is not None and _times_of(column, framework) is not None:
+        return _read_foreign(column, framework, what)
+    return None
+
+
+def numpy_times(column: Any) -> tuple[_Array, str] | None:
+    """The same as NumPy's dates, times and durations, with NaT for nulls, and their kind; also of masked arrays."""
+    if isinstance(column, np.ndarray):
+        if column.dtype.kind not in "mM":
+            return None
+        times = np.ma.getdata(column).astype(column.dtype.newbyteorder("="), copy=np.ma.isMA(column))
+        if np.ma.isMA(column):
+            times[np.ma.getmaskarray(column)] = np.array("NaT", times.dtype)
+        return times, str(times.dtype)
+    framework = _framework_of_column(column)
+    found = None if framework is None else _times_of(column, framework)
+    return None if found is None else (found, _time_kind(column, found))
+
+
+def _framework_of_column(column: Any) -> ColumnFramework | None:
     try:
         framework = framework_of(column)
     except TypeError:
         return None
-    if isinstance(framework, ColumnFramework) and _times_of(column, framework) is not None:
-        return _read_foreign(column, framework, what)
-    return None
+    return framework if isinstance(framework, ColumnFramework) else None
 
 
 def split_frame(frame: Any) -> dict[str, Any] | None:
@@ -298,6 +321,8 @@ def _in_order(decimals: _Array) -> _Array:
 def _time_kind(column: Any, times: _Array) -> str:
     """The dtype of times, with the zone where they have one: times of different zones do not meet."""
     dtype = getattr(column, "dtype", getattr(column, "type", None))
+    if str(dtype).startswith(_TIMES_OF_DAY):
+        return str(times.dtype).replace("timedelta64", "time")
     zone = getattr(dtype, "time_zone", getattr(dtype, "tz", None))
     return f"{times.dtype}" + ("" if zone is None else f" {zone}")
 
@@ -306,19 +331,28 @@ def _times_of(column: Any, framework: ColumnFramework) -> _Array | None:
     """Dates, times and durations as NumPy's, with NaT for nulls; None where the column holds something else."""
     dtype = getattr(column, "dtype", None)
     if framework.name == "pandas":
+        if hasattr(dtype, "pyarrow_dtype"):  # of whose dates pandas makes Python's
+            return _times_of_arrow(getattr(column, "array", column).__arrow_array__())
         if getattr(dtype, "kind", None) not in ("m", "M"):
             return None
-        if hasattr(dtype, "pyarrow_dtype"):  # of whose dates pandas makes Python's
-            return np.asarray(getattr(column, "array", column).__arrow_array__().to_numpy())
         zone = getattr(dtype, "tz", None)
         if zone is not None:
             column = column.dt.tz_convert(None) if hasattr(column, "dt") else column.tz_convert(None)
         return np.asarray(column.to_numpy())
     if framework.name == "polars":
-        return np.asarray(column.to_numpy()) if type(dtype).__name__ in ("Date", "Datetime", "Duration") else None
-    if framework.name == "pyarrow":
-        kind = str(getattr(column, "type", ""))
-        if kind.startswith(("timestamp", "date", "duration")):
-            array = column.to_numpy() if hasattr(column, "chunks") else column.to_numpy(zero_copy_only=False)
-            return np.asarray(array)
-    return None
+        if type(dtype).__name__ == "Time":
+            column = column.cast(importlib.import_module("polars").Duration("ns"))
+        elif type(dtype).__name__ not in ("Date", "Datetime", "Duration"):
+            return None
+        return np.asarray(column.to_numpy())
+    return _times_of_arrow(column) if framework.name == "pyarrow" else None
+
+
+def _times_of_arrow(column: Any) -> _Array | None:
+    """The same of an array or a chunked one of pyarrow. Times of day are durations."""
+    kind: Any = getattr(column, "type", None)
+    if str(kind).startswith(_TIMES_OF_DAY):
+        column = column.cast(f"int{kind.bit_width}").cast("int64").cast(f"duration[{kind.unit}]")
+    elif not str(kind).startswith(("timestamp", "date", "duration")):
+        return None
+    return np.asarray(column.to_numpy() if hasattr(column, "chunks") else column.to_numpy(zero_copy_only=False))

@@ -13,9 +13,10 @@ from gpuhash import _core
 from gpuhash.arrays.arguments import flag_of
 from gpuhash.arrays.batch import Output
 
-from .answers import SPREADS, answer, may_be_missing, missing_of
+from .answers import PICKS, SPREADS, answer, may_be_missing, missing_of
 from .distinct_values import count_pairs, find_pairs
 from .keys import Keys, Numbering
+from .kinds import StandIn, stand_in_for
 from .values import NO_COLUMN, Column, is_column, take_column
 
 #: Of values; those that the core has.
@@ -128,8 +129,9 @@ class Groups:
             ``operation=column``, or ``operation=`` a list, tuple or dict of columns. Operations are ``sum``, ``mean``,
             ``min``, ``max``, ``count``, ``nunique``, ``first``, ``last``, ``any``, ``all``, ``var`` and ``std``;
             ``count=True`` counts rows. A column has ``n`` numbers: an array of any framework, on the keys' device or on
-            the host, a column of pandas, polars or Arrow, a masked array of NumPy, or Python numbers. Nulls and masked
-            entries are passed over. A list of numbers is one column.
+            the host, a column of pandas, polars or Arrow, a masked array of NumPy, or Python numbers. Or, on the host,
+            ``n`` dates, times or durations of NumPy, pandas, polars or pyarrow, or strings of any source, as keys may
+            be. Nulls, NaT and masked entries are passed over. A list of numbers or strings is one column.
 
         Returns
         -------
@@ -141,6 +143,11 @@ class Groups:
             16-bit floats come as float32. ``min``, ``max``, ``first`` and ``last`` keep the dtype; ``count`` and
             ``nunique`` are int64.
 
+            Of dates, times, durations and strings there are ``min``, ``max``, ``first``, ``last``, ``count`` and
+            ``nunique``, and of durations ``sum``. Strings are compared by their bytes, text so by its code points. What
+            is one of the values comes on the host, in a column of the keys' library, or where they have none in the
+            form in which the values were given.
+
             A group without values has a count and sum of 0, ``any`` is False and ``all`` True. In the other aggregates
             it is null in a library's columns, and NaN in arrays. Integers and booleans have none: there the result is a
             masked array. Groups of ``ddof`` values or fewer have no variance and deviation.
@@ -151,13 +158,14 @@ class Groups:
         group of NaN alone is with it a group without values. -0.0 is less than 0.0.
         The last bits of sums of floats may depend on timing on a GPU, and on the host on the number of threads; nothing
         else does. ``var``, ``std`` and ``nunique`` take more than one pass. Waits for the GPU only where a framework
-        works on streams of its own, for ``nunique``, and where integers have nulls.
+        works on streams of its own, for ``nunique``, for what is no number, and where integers have nulls.
 
         Raises
         ------
         TypeError
             For operations that there are not, columns of dtypes that tables do not take, or whose dtype the operation
-            is not for: complex numbers have no order and no variance here. Where no aggregate is given.
+            is not for: complex numbers have no order and no variance here, dates and text no sum, and categories that
+            are ordered no minimum. Where no aggregate is given.
         ValueError
             For columns of another length, on another device, and where a group of integers has no value and the keys
             are not of NumPy, pandas, polars or Arrow.
@@ -168,7 +176,7 @@ class Groups:
         skipna = flag_of(skipna, "skipna")
         check_operations(aggregates, OPERATIONS)
         self._keys.batch.resume()
-        call = _Call(self._keys, ddof, skipna)
+        call = _Call(self._keys, ddof, skipna, stand_in_for(aggregates))
         asked = {op: _ask(op, given, call, op) for op, given in aggregates.items()}
         if self._found is None and (folded := call.fold()) is not None:
             self._folded = folded
@@ -233,11 +241,12 @@ class _Asked(NamedTuple):
 class _Call:
     """All that one call of ``agg`` asks the core for."""
 
-    def __init__(self, keys: Keys, ddof: float, skipna: bool) -> None:
+    def __init__(self, keys: Keys, ddof: float, skipna: bool, stand_in: StandIn) -> None:
         self.keys = keys
         self.batch = keys.batch
         self.ddof = ddof
         self.skipna = skipna
+        self.stand_in: StandIn = stand_in
         self.asked: list[_Asked] = []
         self.columns: dict[int, tuple[Any, Column]] = {}  # by the identity of what was given, which is kept
 
@@ -246,15 +255,25 @@ class _Call:
             return NO_COLUMN
         known = self.columns.get(id(given))
         if known is None:
-            column = take_column(given, self.batch, self.keys.count, f"values for {what}", self.skipna)
+            label = f"values for {what}"
+            column = take_column(given, self.batch, self.keys.count, label, skipna=self.skipna, stand_in=self.stand_in)
             known = self.columns[id(given)] = (given, column)
         return known[1]
 
     def ask(self, op: str, given: Any, what: str) -> Answer:
         column = self.column(given, what)
-        dtype = aggregate_dtype(op, column.dtype, what)
+        kind = column.kind
+        dtype = kind.result_dtype(op, what)
         results = self._ask(op, column, dtype)
         library = self.keys.library
+        if kind.gives(op):
+            known = self._ask("count", column, "int64") if column.valid is not None and op in PICKS else None
+
+            def given_back() -> Any:
+                missing = None if known is None else self.batch.to_host(known[0].array) == 0
+                return kind.give(self.batch.to_host(results[0].array), missing, library)
+
+            return given_back
         if (column.valid is None and op not in SPREADS) or not may_be_missing(op, dtype, library):
             return lambda: answer(results[0].result(self.batch), None, library, self.batch, what)
         counts = self._ask("count", column, "int64")
@@ -291,7 +310,8 @@ class _Call:
             if asked.op == "nunique":
                 self._count_distinct(numbering, asked.column, out)
             else:
-                requests.append((asked.op, *asked.column, out.array, self.ddof, None, None))
+                values, valid, _ = asked.column
+                requests.append((asked.op, values, valid, out.array, self.ddof, None, None))
         if requests:
             _core.aggregate(batch.context, numbering.codes, numbering.count, requests, batch.stream)
         batch.finish()
@@ -307,13 +327,3 @@ class _Call:
         assert column.values is not None
         pairs = find_pairs(self.batch, numbering.codes, column.values, column.valid)
         count_pairs(self.batch, pairs.groups, numbering.count, out.array)
-
-
-def aggregate_dtype(op: str, values: str | None, what: str, *, wide: bool = False) -> str:
-    """Of the results for values of a dtype, or TypeError; None: rows are counted."""
-    if values is None or op == "nunique":
-        return "int64"
-    dtype = _core.aggregate_dtype(op, values, wide)
-    if dtype is None:
-        raise TypeError(f"the values for {what} are {values}, and complex numbers have no {op}: give their parts")
-    return dtype

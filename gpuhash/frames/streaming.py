@@ -11,12 +11,14 @@ import numpy as np
 from gpuhash import _core
 from gpuhash.arrays.arguments import flag_of
 from gpuhash.arrays.batch import Batch, Output, to_device
+from gpuhash.arrays.strings import Strings
 
 from .answers import PICKS, answer, may_be_missing, missing_of
 from .distinct_values import count_pairs, find_pairs
-from .grouping import OPERATIONS, Request, aggregate_dtype, check_operations, nulls_of, number_of
+from .grouping import OPERATIONS, Request, check_operations, nulls_of, number_of
 from .keys import Keys
-from .values import NO_COLUMN, concatenate, need_alike, take_column
+from .kinds import Kind, Texts, stand_in_for
+from .values import NO_COLUMN, Column, concatenate, need_alike, take_column
 
 #: What is kept of a column for each operation, and what the core is asked for to get it. Rows are a column of no name.
 _STATES = {
@@ -45,7 +47,7 @@ class _DistinctValues(NamedTuple):
     """The state of nunique: the distinct pairs of a group and a value."""
 
     groups: Any  # int64 [p], numbers of groups; one may be -1, of none
-    values: Any  # [p]
+    values: Any  # [p], an array or Strings
 
 
 class _Part:
@@ -54,7 +56,7 @@ class _Part:
     def __init__(self, keys: Any, count: int, states: dict[State, Any]) -> None:
         self.keys = keys  # [m], in the form in which the keys were given
         self.count = count
-        self.states = states  # each an array [m] or _DistinctValues; arrays are _core.Array or on the host
+        self.states = states  # each an array [m], Strings or _DistinctValues; arrays are _core.Array or on the host
         pairs = [state.groups.shape[0] for state in states.values() if isinstance(state, _DistinctValues)]
         self.size: int = max(count, *pairs, 0)  # of its largest state
 
@@ -72,7 +74,7 @@ class GroupBy:
 
     Notes
     -----
-    Holds a state of some numbers for each group, for ``nunique`` the distinct values of each group, and no rows.
+    Holds a state of some numbers or strings for each group, for ``nunique`` its distinct values, and no rows.
     Batches are merged as they come, those of like sizes first: ``k`` updates take time in ``O(n log k)`` for ``n`` rows
     at the worst. Can be pickled, if the keys can.
     Threads may share one; each batch counts once.
@@ -101,7 +103,7 @@ class GroupBy:
         self._nulls = nulls_of(nulls)
         self._aggregates = {op: _names(op, given) for op, given in aggregates.items()}
         self._lock = threading.Lock()  # of what follows
-        self._dtypes: dict[str, str] = {}  # of the columns
+        self._kinds: dict[str, Kind] = {}  # of the columns
         self._parts: list[_Part] = []  # in order of the rows; each more than twice as large as the next
 
     def update(self, keys: Any, **columns: Any) -> None:
@@ -112,7 +114,8 @@ class GroupBy:
         keys
             As for ``group_by``; in each batch in the same form, of one dtype and on one device.
         **columns
-            The columns that the aggregates name, each as for ``Groups.agg`` and of one dtype in all batches.
+            The columns that the aggregates name, each as for ``Groups.agg`` and of one dtype in all batches. After
+            others, a column of nulls alone may have no dtype.
 
         Raises
         ------
@@ -133,30 +136,37 @@ class GroupBy:
             )
         made = Keys.of(keys, "keys", nulls=self._nulls)
         batch = made.batch
-        taken = {name: take_column(column, batch, made.count, name, self._skipna) for name, column in columns.items()}
-        dtypes = {name: column.dtype for name, column in taken.items() if column.dtype is not None}
-        for name, before in self._dtypes.items():
-            if dtypes[name] != before:
-                raise TypeError(f"{name} is {dtypes[name]}, and was {before} before: convert it to that")
+        kinds, skipna, stand_in = self._kinds, self._skipna, stand_in_for(self._aggregates)
+        taken = {
+            name: take_column(column, batch, made.count, name, skipna=skipna, stand_in=stand_in, before=kinds.get(name))
+            for name, column in columns.items()
+        }
+        for name, before in kinds.items():
+            label = taken[name].kind.label
+            if label != before.label:
+                raise TypeError(f"{name} is {label}, and was {before.label} before: convert it to that")
         for op, column in self._operations():
             if column is not None:
-                aggregate_dtype(op, taken[column].dtype, column)
+                taken[column].kind.result_dtype(op, column)
         numbering = made.number()
         states: dict[State, Any] = {}
         requests: list[Request] = []
         for kind, column in self._states():
-            values, valid = NO_COLUMN if column is None else taken[column]
-            if kind == "nunique" and values is not None:
-                states[kind, column] = _distinct_values(batch, numbering.codes, values, valid)
+            of_column = NO_COLUMN if column is None else taken[column]
+            if kind == "nunique":
+                states[kind, column] = _distinct_values(batch, numbering.codes, of_column)
                 continue
-            dtype = aggregate_dtype(kind, None if values is None else values.dtype, kind, wide=True)
+            dtype = of_column.kind.result_dtype(kind, kind, wide=True)
             out = states[kind, column] = batch.new(dtype, (numbering.count,))
-            requests.append((kind, values, valid, out, 1.0, None, None))
+            requests.append((kind, of_column.values, of_column.valid, out, 1.0, None, None))
         if requests:
             _core.aggregate(batch.context, numbering.codes, numbering.count, requests, batch.stream)
+        for op, picked in states:
+            if op in PICKS and picked is not None and isinstance(of_texts := taken[picked].kind, Texts):
+                states[op, picked] = _picked(of_texts, states[op, picked], states["count", picked], batch)
         part = _Part(made.distinct(numbering), numbering.count, states)
         batch.context.synchronize(batch.stream)
-        self._add([part], dtypes)
+        self._add([part], {name: column.kind.without_values() for name, column in taken.items()})
 
     def merge(self, other: GroupBy) -> None:
         """Take up all batches of another one, as if they came after this one's own.
@@ -177,10 +187,10 @@ class GroupBy:
             raise TypeError(f"a {type(other).__name__} was given, expected a GroupBy")
         if other._arguments() != self._arguments():
             raise ValueError("the other GroupBy has other aggregates: make both with the same arguments")
-        for name in self._dtypes.keys() & other._dtypes.keys():
-            if self._dtypes[name] != other._dtypes[name]:
-                raise TypeError(f"{name} is {other._dtypes[name]} there and {self._dtypes[name]} here")
-        self._add(other._parts, other._dtypes)
+        for name in self._kinds.keys() & other._kinds.keys():
+            if self._kinds[name].label != other._kinds[name].label:
+                raise TypeError(f"{name} is {other._kinds[name].label} there and {self._kinds[name].label} here")
+        self._add(other._parts, other._kinds)
 
     def __len__(self) -> int:
         """The number of groups."""
@@ -240,7 +250,10 @@ class GroupBy:
         requests: list[Request],
     ) -> Any:
         batch, library = made.batch, made.library
-        dtype = aggregate_dtype(op, None if name is None else self._dtypes[name], op)
+        kind = NO_COLUMN.kind if name is None else self._kinds[name]
+        if op in PICKS and isinstance(kind, Texts):
+            return lambda: kind.give_strings(states[op, name], library)
+        dtype = kind.result_dtype(op, op)
         out = Output(batch, dtype, (made.count,))
         if op in ("mean", "var", "std"):
             squares = None if op == "mean" else states["squares", name]
@@ -256,6 +269,8 @@ class GroupBy:
             missing = None
             if may_be_missing(op, dtype, library):
                 missing = missing_of(op, batch.to_host(states["count", name]), self._ddof)
+            if kind.gives(op):
+                return kind.give(batch.to_host(out.array), missing, library)
             return answer(out.result(batch), missing, library, batch, what)
 
         return answered
@@ -272,7 +287,7 @@ class GroupBy:
         """What is kept of the columns."""
         return list(dict.fromkeys((kind, name) for op, name in self._operations() for kind in _STATES[op]))
 
-    def _add(self, parts: list[_Part], dtypes: dict[str, str]) -> None:
+    def _add(self, parts: list[_Part], kinds: dict[str, Kind]) -> None:
         """Takes up parts behind the others, or raises and leaves all as it was."""
         with self._lock:
             stack = list(self._parts)
@@ -284,7 +299,8 @@ class GroupBy:
                 while len(stack) > 1 and stack[-2].size <= 2 * stack[-1].size:
                     stack[-2:] = [_combine(stack[-2:])]
             self._parts = stack
-            self._dtypes = {**self._dtypes, **dtypes}
+            before = self._kinds
+            self._kinds = {name: before.get(name, kind).with_room_for(kind) for name, kind in kinds.items()} or before
 
     def _whole(self) -> _Part:
         """All parts as one."""
@@ -343,6 +359,7 @@ def _combine(parts: list[_Part]) -> _Part:
     numbering = made.number()
     held = {state: [_lend(part.states[state], batch) for part in parts] for state in parts[0].states}
     folded = {state: _joined(of_parts, batch) for state, of_parts in held.items() if state[0] != "nunique"}
+    texts: dict[State, Texts] = {}
     states: dict[State, Any] = {}
     requests: list[Request] = []
     for op, name in held:
@@ -351,6 +368,9 @@ def _combine(parts: list[_Part]) -> _Part:
             states[op, name] = _combine_distinct(held[op, name], counts, numbering.codes, batch)
             continue
         values = folded[op, name]
+        if isinstance(values, Strings):
+            texts[op, name], codes = Texts.number(values, stand_in_for([op]), "values")
+            values = _lend(codes, batch)
         out = states[op, name] = batch.new(values.dtype, (numbering.count,))
         if op == "squares":
             requests.append((op, folded["total", name], None, out, 1.0, folded["count", name], values))
@@ -358,6 +378,8 @@ def _combine(parts: list[_Part]) -> _Part:
             valid = _valid(folded["count", name], batch) if op in PICKS else None
             requests.append((_merged_by(op), values, valid, out, 1.0, None, None))
     _core.aggregate(batch.context, numbering.codes, numbering.count, requests, batch.stream)
+    for (op, name), kind in texts.items():
+        states[op, name] = _picked(kind, states[op, name], states["count", name], batch)
     combined = _Part(made.distinct(numbering), numbering.count, states)
     batch.context.synchronize(batch.stream)
     return combined
@@ -376,35 +398,51 @@ def _combine_distinct(
         batch.context.copy(groups[-1], part.groups, batch.stream)
         _core.renumber(batch.context, groups[-1], numbers, batch.stream)
         begin += count
-    return _distinct_values(batch, _joined(groups, batch), _joined([part.values for part in parts], batch), None)
+    values = _joined([part.values for part in parts], batch)
+    if isinstance(values, Strings):
+        kind, numbers = Texts.number(values, "identity", "values")
+        column = Column(_lend(numbers, batch), None, kind)
+    else:
+        column = Column(values, None, Kind(values.dtype, values.dtype))
+    return _distinct_values(batch, _joined(groups, batch), column)
 
 
-def _distinct_values(
-    batch: Batch, codes: _core.Array, values: _core.Array, valid: _core.Array | None
-) -> _DistinctValues:
-    pairs = find_pairs(batch, codes, values, valid)
-    return _DistinctValues(pairs.groups, _take(values, pairs.firsts, batch))
+def _distinct_values(batch: Batch, codes: _core.Array, column: Column) -> _DistinctValues:
+    assert column.values is not None
+    pairs = find_pairs(batch, codes, column.values, column.valid)
+    values = _take(column.values, pairs.firsts, batch)
+    if isinstance(column.kind, Texts):
+        return _DistinctValues(pairs.groups, column.kind.take(batch.to_host(values), None))
+    return _DistinctValues(pairs.groups, values)
 
 
-def _folded(state: Any, count: int, batch: Batch) -> _core.Array:
-    """A state as one number for each of ``count`` groups."""
+def _picked(kind: Texts, numbers: _core.Array, counts: _core.Array, batch: Batch) -> Strings:
+    """The strings that numbers of groups ``[m]`` stand for; null where a group has none."""
+    return kind.take(batch.to_host(numbers), batch.to_host(counts) == 0)
+
+
+def _folded(state: Any, count: int, batch: Batch) -> Any:
+    """A state as one number or string for each of ``count`` groups."""
     if not isinstance(state, _DistinctValues):
-        array: _core.Array = state
-        return array
+        return state
     out = batch.new("int64", (count,))
     count_pairs(batch, state.groups, count, out)
     return out
 
 
-def _joined(arrays: list[_core.Array], batch: Batch) -> _core.Array:
-    """Arrays one behind the other."""
+def _joined(arrays: list[Any], batch: Batch) -> Any:
+    """Arrays, or Strings, one behind the other."""
+    if isinstance(arrays[0], Strings):
+        return Strings.concatenate(arrays)
     joined = batch.new(arrays[0].dtype, (sum(array.shape[0] for array in arrays),))
     _core.concatenate(batch.context, arrays, joined, batch.stream)
     return joined
 
 
-def _take(array: _core.Array, index: _core.Array, batch: Batch) -> _core.Array:
-    """The entries at positions ``[m]``."""
+def _take(array: Any, index: _core.Array, batch: Batch) -> Any:
+    """The entries of an array or Strings at positions ``[m]``."""
+    if isinstance(array, Strings):
+        return array.take(batch.to_host(index))
     taken = batch.new(array.dtype, index.shape)
     _core.take(batch.context, [(array, None, taken)], array.shape[0], index, batch.stream, trusted=True)
     return taken
@@ -414,6 +452,8 @@ def _on_host(state: Any, batch: Batch) -> Any:
     """A copy that keeps its dtype, which is two bytes of no kind for bfloat16."""
     if isinstance(state, _DistinctValues):
         return _DistinctValues(*(_on_host(array, batch) for array in state))
+    if isinstance(state, Strings):
+        return state
     host = batch.to_host(state)
     return host.view("V2") if state.dtype == "bfloat16" else host
 
@@ -422,5 +462,7 @@ def _lend(state: Any, batch: Batch) -> Any:
     """A state, wherever it lies, where the batch works."""
     if isinstance(state, _DistinctValues):
         return _DistinctValues(*(_lend(array, batch) for array in state))
+    if isinstance(state, Strings):
+        return state
     array = _core.borrow(state) if isinstance(state, np.ndarray) else state
     return to_device(array, batch.context, batch.stream, "states")[0]

@@ -16,7 +16,7 @@ from gpuhash.arrays.frameworks import framework_of
 from gpuhash.arrays.nulls import library_of
 
 from .columns import Column, check_columns, read_column, split_frame, take_foreign
-from .values import is_column, is_text
+from .values import is_column
 
 _Array = np.ndarray[Any, Any]
 
@@ -61,7 +61,7 @@ def take(columns: Any, indices: Any, *, fill: Any = None) -> Any:
         return _take_foreign(columns, _host_indices(indices), fill)
     if isinstance(columns, dict):
         return dict(zip(columns, _take_all(list(columns.values()), [*columns], indices, fill), strict=True))
-    if is_column(columns) or is_text(columns):
+    if is_column(columns):
         return _take_all([columns], [""], indices, fill)[0]
     taken = _take_all(list(columns), [*range(len(columns))], indices, fill)
     return tuple(taken) if isinstance(columns, tuple) else taken

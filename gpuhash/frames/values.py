@@ -10,11 +10,14 @@ import numpy as np
 
 from gpuhash import _core
 from gpuhash.arrays import nulls
+from gpuhash.arrays.arrow_c import opened
 from gpuhash.arrays.batch import Batch, Output, join, to_device
-from gpuhash.arrays.dtypes import has_nan, infer_numbers
+from gpuhash.arrays.dtypes import has_nan, infer_numbers, storage_dtype
 from gpuhash.arrays.frameworks import ColumnFramework, framework_of
+from gpuhash.arrays.strings import Strings
 
-from .columns import split_frame
+from .columns import numpy_times, split_frame
+from .kinds import Kind, StandIn, Texts, Times
 
 
 class Column(NamedTuple):
@@ -22,41 +25,63 @@ class Column(NamedTuple):
 
     values: _core.Array | None  # None: of no column, rows are counted
     valid: _core.Array | None  # bool [n]; None: all
-
-    @property
-    def dtype(self) -> str | None:
-        return None if self.values is None else self.values.dtype
+    kind: Kind
 
 
-NO_COLUMN = Column(None, None)
+NO_COLUMN = Column(None, None, Kind("rows", "int64"))
 
 
 def is_column(given: Any) -> bool:
-    """Is it one column, or a collection of some? A sequence of numbers is one."""
+    """Is it one column, or a collection of some? A sequence of numbers is one, and a list of strings."""
     if isinstance(given, dict):
         return False
     if not isinstance(given, (list, tuple)):
         return True
-    return bool(given) and isinstance(given[0], (int, float, complex, np.generic))
+    return bool(given) and (isinstance(given[0], (int, float, complex, np.generic)) or is_text(given))
 
 
-def take_column(given: Any, batch: Batch, count: int, what: str, skipna: bool) -> Column:
+def take_column(
+    given: Any, batch: Batch, count: int, what: str, *, skipna: bool, stand_in: StandIn, before: Kind | None = None
+) -> Column:
     """A column of ``count`` values where the batch works, brought there from the host if need be.
 
-    ``skipna``: NaN is a null.
+    ``skipna``: NaN is a null. ``stand_in``: what stands for strings. ``before``: the kind of values that came before,
+    which that of a column of no dtype is, too; it has no entries, or nulls alone.
 
     Raises
     ------
     TypeError
-        For what is no array of a dtype that tables take.
+        For what is no array of a dtype that tables take, no strings and no times.
     ValueError
         For another length or shape, and for memory of another device.
     """
+    given = opened(given)
+    if before is not None and nulls.library_of(given) is not None and nulls.is_untyped(given):
+        _check_shape((len(given),), count, what)
+        zeros = np.zeros(count, storage_dtype(before.dtype))
+        return Column(batch.lend(zeros, before.dtype), _lend(np.zeros(count, bool), batch), before)
+    if (strings := Strings.read(given, what)) is not None:
+        _check_shape(strings.shape, count, what)
+        kind, codes = Texts.number(strings, stand_in, what, given)
+        return Column(_bring(codes, batch), None if strings.valid is None else _lend(strings.valid, batch), kind)
+    if (found := numpy_times(given)) is not None:
+        times, label = found
+        nat = np.isnat(times)
+        _check_shape(times.shape, count, what)
+        integers = _lend(np.ascontiguousarray(times).view(np.int64), batch)
+        return Column(integers, _lend(~nat, batch) if nat.any() else None, Times(label, times.dtype, given))
     values, valid = _borrow(given, batch, what)
     for array in (values, valid):
-        if array is not None and array.shape != (count,):
-            raise ValueError(f"the {what} have shape {array.shape}, expected {(count,)}, one value for each key")
-    return Column(values, _without_nan(values, valid, batch) if skipna else valid)
+        if array is not None:
+            _check_shape(array.shape, count, what)
+    if skipna:
+        valid = _without_nan(values, valid, batch)
+    return Column(values, valid, Kind(values.dtype, values.dtype))
+
+
+def _check_shape(shape: tuple[int, ...], count: int, what: str) -> None:
+    if shape != (count,):
+        raise ValueError(f"the {what} have shape {shape}, expected {(count,)}, one value for each key")
 
 
 def _without_nan(values: _core.Array, valid: _core.Array | None, batch: Batch) -> _core.Array | None:
@@ -102,7 +127,11 @@ def _borrow(given: Any, batch: Batch, what: str) -> tuple[_core.Array, _core.Arr
 
 
 def _lend(host: np.ndarray[Any, Any], batch: Batch) -> _core.Array:
-    return to_device(_core.borrow(host), batch.context, batch.stream, "values")[0]
+    return _bring(_core.borrow(host), batch)
+
+
+def _bring(array: _core.Array, batch: Batch) -> _core.Array:
+    return to_device(array, batch.context, batch.stream, "values")[0]
 
 
 def need_alike(first: Any, other: Any, what: str) -> None:
