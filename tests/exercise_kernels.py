@@ -289,6 +289,11 @@ def exercise_groups(count: int, distinct: int, dtype: str) -> None:
     theirs = gpuhash.group_by(keys).agg(**dict.fromkeys(operations, values))
     for operation in operations:
         assert np.allclose(on_host(ours[operation]), theirs[operation], equal_nan=True), operation
+    if values.dtype.kind == "f":
+        values[::3] = np.nan
+        ours = gpuhash.group_by(to_device(keys)).agg(sum=to_device(values), count=to_device(values), skipna=True)
+        theirs = gpuhash.group_by(keys).agg(sum=values, count=values, skipna=True)
+        assert all(np.allclose(on_host(ours[operation]), theirs[operation]) for operation in theirs)
 
 
 def exercise_keys_of_columns(count: int, width: int, least: int, most: int) -> None:
