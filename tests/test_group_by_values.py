@@ -5,6 +5,7 @@ from __future__ import annotations
 import datetime
 import itertools
 import pickle
+import re
 from typing import Any
 
 import numpy as np
@@ -196,7 +197,7 @@ def test_times_as_polars(form):
     same_as_polars(TIMES[form](), ["sum"] if "durations" in form else [])
 
 
-@pytest.mark.parametrize("form", ["polars", "polars bytes", "polars categories"])
+@pytest.mark.parametrize("form", ["polars", "polars bytes"])
 def test_texts_as_polars(form):
     same_as_polars(TEXTS[form](), [])
 
@@ -272,6 +273,15 @@ def test_values_of_another_library_than_the_keys(keys):
         got = gpuhash.group_by(made).agg(sum=np.array([1, "NaT", 2], f"timedelta64[{unit}]"))["sum"]
         factor = {"D": 86400.0, "s": 1.0, "us": 1e-6}[unit]
         assert [item.total_seconds() for item in objects(got)] == [3 * factor, 0]
+    for form in ("pandas zone", "pandas arrow", "polars zone", "pyarrow"):
+        times = part_of(TIMES[form](), 0, 3)
+        got = gpuhash.group_by(made).agg(last=times)["last"]
+        assert objects(got) == [objects(times)[2] or objects(times)[0], objects(times)[1]]
+        zones = [re.search(r"[A-Z]\w+/\w+|UTC", str(dtype_of(column)))[0] for column in (got, times)]
+        assert zones[0] == zones[1]
+    if keys is not np.array:
+        with pytest.raises(TypeError, match="nothing finer than ns"):
+            gpuhash.group_by(made).agg(min=np.array([1, 2, 3], "datetime64[ps]"))
     for texts in (pd.Series(["b", None, "a"]), pl.Series(["b", None, "a"]), pa.array(["b", None, "a"])):
         got = gpuhash.group_by(made).agg(max=texts)["max"]
         assert objects(got) == ["b", None]
@@ -415,3 +425,16 @@ def test_times_of_day_as_keys(make):
     assert pairs.left.tolist() == [0, 3]
     with pytest.raises(TypeError, match=r"keys of time\[.*\] meet keys of timedelta64"):
         gpuhash.join(column, np.array([1], "timedelta64[ns]"))
+
+
+@pytest.mark.parametrize("form", ["pandas zone", "pandas arrow", "polars zone", "pyarrow"])
+def test_zones_do_not_meet(form):
+    """Times with a zone and times without are two kinds, in joins as in batches."""
+    with_zone = TIMES[form]()
+    without = np.array([1], str(gpuhash.frames.columns.numpy_times(with_zone)[0].dtype))
+    with pytest.raises(TypeError, match="convert one to the other's dtype"):
+        gpuhash.join(with_zone, without)
+    stream = gpuhash.GroupBy(max="v")
+    stream.update(KEYS, v=with_zone)
+    with pytest.raises(TypeError, match=r"v is datetime64\[\w+\], and was datetime64\[\w+\] [A-Z]"):
+        stream.update([1], v=without)

@@ -320,7 +320,8 @@ def _in_order(decimals: _Array) -> _Array:
 
 def _time_kind(column: Any, times: _Array) -> str:
     """The dtype of times, with the zone where they have one: times of different zones do not meet."""
-    dtype = getattr(column, "dtype", getattr(column, "type", None))
+    given = getattr(column, "dtype", getattr(column, "type", None))
+    dtype = getattr(given, "pyarrow_dtype", given)
     if str(dtype).startswith(_TIMES_OF_DAY):
         return str(times.dtype).replace("timedelta64", "time")
     zone = getattr(dtype, "time_zone", getattr(dtype, "tz", None))

@@ -101,40 +101,49 @@ class Times(_Foreign):
 
     def give(self, results: _Array, missing: _Array | None, library: str | None) -> Any:
         library = library or self.library
-        if library is not None and library == self.library and library != "pandas":
-            return _as_dtype(column_of(results, missing, library), self.of_library, library)
+        if library is not None and library == self.library:
+            stored = getattr(self.of_library, "pyarrow_dtype", None)
+            if stored is not None:
+                column = _as_dtype(column_of(results, missing, "pyarrow"), stored)
+                return importlib.import_module(library).Series(self.of_library.__from_arrow__(column))
+            if library != "pandas":
+                return _as_dtype(column_of(results, missing, library), self.of_library)
         times = results.view(self.times)
         if missing is not None:
             times[missing] = np.array("NaT", self.times)
-        if library is None:
-            return times
+        return times if library is None else self._convert(times, library)
+
+    def _convert(self, times: _Array, library: str) -> Any:
+        """NumPy's times as a column of a library, in their zone."""
         module: Any = importlib.import_module(library)
-        if library != "pandas":
-            return (module.Series if library == "polars" else module.array)(times.astype(_nearest(self.times, library)))
-        if library != self.library:
-            return module.Series(times)
-        if hasattr(self.of_library, "pyarrow_dtype"):
-            kind = self.of_library.pyarrow_dtype
-            stored = _as_dtype(column_of(results, missing, "pyarrow"), kind, "pyarrow")
-            return module.Series(self.of_library.__from_arrow__(stored))
-        zone = getattr(self.of_library, "tz", None)
+        times = times.astype(_nearest(self.times, library))
+        zone = self.label.partition(" ")[2]
+        if library == "pyarrow":
+            column = module.array(times)
+            return column.cast(module.timestamp(column.type.unit, zone)) if zone else column
         column = module.Series(times)
-        return column if zone is None else column.dt.tz_localize("UTC").dt.tz_convert(zone)
+        if not zone:
+            return column
+        if library == "polars":
+            return column.dt.replace_time_zone("UTC").dt.convert_time_zone(zone)
+        return column.dt.tz_localize("UTC").dt.tz_convert(getattr(self.of_library, "tz", zone))
 
 
-def _as_dtype(integers: Any, dtype: Any, library: str) -> Any:
-    """The times that integers of a column stand for."""
-    if library == "pyarrow" and dtype.bit_width == 32:
-        integers = integers.cast("int32")
-    return integers.cast(dtype)
+def _as_dtype(integers: Any, dtype: Any) -> Any:
+    """The times that integers of a column of polars or pyarrow stand for."""
+    return (integers.cast("int32") if getattr(dtype, "bit_width", None) == 32 else integers).cast(dtype)
 
 
 def _nearest(dtype: np.dtype[Any], library: str) -> np.dtype[Any]:
-    """The dtype of the same times with a unit that the library has."""
+    """The dtype of the same times with a unit that the library has. TypeError for units that are finer."""
     unit, _ = np.datetime_data(dtype)
-    if unit in ("ms", "us", "ns") or (unit == "s" and library == "pyarrow") or (unit == "D" and dtype.kind == "M"):
+    if unit in ("ps", "fs", "as"):
+        raise TypeError(f"the values are {dtype}, and {library} has nothing finer than ns: convert them to that")
+    if unit in ("s", "ms", "us", "ns") and (unit != "s" or library != "polars"):
         return np.dtype(f"{dtype.kind}8[{unit}]")
-    return np.dtype(f"{dtype.kind}8[{'s' if library == 'pyarrow' else 'ms'}]")
+    if unit == "D" and dtype.kind == "M":
+        return np.dtype("M8[D]")
+    return np.dtype(f"{dtype.kind}8[{'ms' if library == 'polars' else 's'}]")
 
 
 class Texts(_Foreign):
