@@ -118,15 +118,15 @@ void store_word(void* data, std::int64_t index, std::int64_t bytes, const Word& 
     store_low_bytes(to, bytes, word);
 }
 
-/// memcpy() of mostly few bytes. Where one move does it there is no second one: what waits to be written has few
-/// places.
+/// memcpy() of mostly few bytes; of none, which may lie nowhere. Where one move does it there is no second one: what
+/// waits to be written has few places.
 inline void copy_bytes(void* to, const void* from, std::int64_t bytes) {
   if (bytes == 4) return detail::store_whole(to, detail::load_whole<std::uint32_t>(from));
   if (bytes == 8) return detail::store_whole(to, detail::load_whole<std::uint64_t>(from));
   if (bytes == 16) return detail::store_whole(to, detail::load_whole<Uint128>(from));
-  if (bytes > 16 || bytes == 0)
+  if (bytes > 16)
     std::memcpy(to, from, static_cast<std::size_t>(bytes));
-  else
+  else if (bytes != 0)
     detail::with_half(bytes, [&]<class Part>(Part) { detail::copy_both<Part>(to, from, bytes); });
 }
 
