@@ -551,6 +551,12 @@ class Pairs(metaclass=_Type):
         group begins among the ``partners``; None: each has one. ``partners``: the right rows by group; None: those of
         the numbers from 0. ``kind``: "inner", "left", "semi" or "anti".
         """
+    @staticmethod
+    def of_keys(context: Context, left: Array, right: Array, elements: int, kind: str, stream: int) -> Pairs | None:
+        """The pairs of equal keys, which need no numbers: of ``elements`` numbers and up to 16 bytes each. Waits.
+
+        Both sides have one dtype, and there are at most 2^32 - 2 right keys. None on the host.
+        """
     @property
     def count(self) -> int: ...
     def write(self, begin: int, end: int, left: Array | None, right: Array | None, at: int) -> None:

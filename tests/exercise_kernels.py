@@ -260,7 +260,8 @@ def exercise_hashes_of_strings() -> None:
         assert on_host(out).reshape(-1).tolist() == gpuhash.hash(words, bits=bits, seed=5).reshape(-1).tolist()
 
 
-def exercise_joins(left_count: int, right_count: int, distinct: int) -> None:
+def exercise_joins(left_count: int, right_count: int, distinct: int, dtype: str, row: tuple[int, ...]) -> None:
+    """Of keys that get numbers first, and of those that do not."""
     rng = np.random.default_rng(3)
     left, right = rng.integers(0, distinct, left_count), rng.integers(0, distinct, right_count)
     if right_count == distinct:
@@ -270,8 +271,12 @@ def exercise_joins(left_count: int, right_count: int, distinct: int) -> None:
         partners.setdefault(key, []).append(j)
     pairs = [(i, j) for i, key in enumerate(left.tolist()) for j in partners.get(key, [-1])]
     rest = sorted(set(range(right_count)) - {j for _, j in pairs})
-    ours, theirs = to_device(left), to_device(right)
-    for how, expected in {"left": pairs, "outer": pairs + [(-1, j) for j in rest]}.items():
+    inner = [(i, j) for i, j in pairs if j >= 0]
+    ours, theirs = (
+        to_device(np.broadcast_to(side.reshape(-1, *[1] * len(row)), (len(side), *row)).astype(dtype))
+        for side in (left, right)
+    )
+    for how, expected in {"inner": inner, "left": pairs, "outer": pairs + [(-1, j) for j in rest]}.items():
         joined = gpuhash.Join(ours, theirs, how)
         assert joined.count == len(expected)
         got = [pair for piece in joined.pieces(1000) for pair in zip(*map(as_items, piece), strict=True)]
@@ -559,8 +564,9 @@ def calls(whole_words: bool) -> Iterator[Callable[[], None]]:
     for dtype in ("uint8", "int32", "int64", "bool", "float16", "float32", "float64", "complex128"):
         yield partial(exercise_hashes, dtype)
     yield exercise_hashes_of_strings
-    for sizes in ((3000, 500, 500), (3000, 700, 200), (0, 5, 3), (5, 0, 3), (70_001, 40_000, 30_000)):
-        yield partial(exercise_joins, *sizes)
+    for sizes in ((3000, 500, 500), (3000, 700, 200), (0, 5, 3), (5, 0, 3), (70_001, 40_000, 30_000), (900, 500, 2)):
+        for dtype, row in (("int32", ()), ("float64", ()), ("int64", (2,)), ("uint16", (3,))):
+            yield partial(exercise_joins, *sizes, dtype, row)
     for count, distinct in ((0, 1), (1, 1), (5000, 3), (70_001, 2000), (70_001, 60_000)):
         for dtype in ("bool", "int8", "uint64", "float16", "float32", "float64"):
             yield partial(exercise_groups, count, distinct, dtype)

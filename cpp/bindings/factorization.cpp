@@ -11,13 +11,12 @@
 #include "bindings/bindings.hpp"
 #include "bindings/context.hpp"
 #include "bindings/gil.hpp"
+#include "bindings/number_keys.hpp"
 #include "shared/hash.hpp"
 
 namespace gpuhash::bindings {
 
-namespace {
-
-NumberKeys to_keys(const DeviceContext& context, const Array& array, std::int64_t elements, const char* role) {
+NumberKeys to_number_keys(const DeviceContext& context, const Array& array, std::int64_t elements, const char* role) {
   check_dense(context, array, role);
   const std::int64_t bytes = elements * static_cast<std::int64_t>(itemsize(array.dtype));
   if (elements < 1 || bytes > static_cast<std::int64_t>(sizeof(Uint128)))
@@ -28,6 +27,8 @@ NumberKeys to_keys(const DeviceContext& context, const Array& array, std::int64_
                                 " elements, expected a multiple of " + std::to_string(elements));
   return {array.data, array.elements() / elements, array.dtype, elements};
 }
+
+namespace {
 
 /// The memory of an optional output of `count` items.
 void* output(const DeviceContext& context, const Array* array, const char* role, DType dtype, std::int64_t count) {
@@ -54,7 +55,7 @@ class BoundFactorization {
   BoundFactorization(ContextPointer context, Array keys, std::int64_t elements, bool codes, bool counts,
                      std::uintptr_t stream_address, std::int64_t most_hashed = kAny)
       : context_(std::move(context)), array_(std::move(keys)), elements_(elements), codes_(codes), counts_(counts) {
-    const NumberKeys number_keys = to_keys(*context_, array_, elements, "keys");
+    const NumberKeys number_keys = to_number_keys(*context_, array_, elements, "keys");
     const Stream stream = to_stream(*context_, stream_address);
     const GilRelease unlocked;
     refuse_capture(*context_, stream);
@@ -118,14 +119,14 @@ void* order_words(const DeviceContext& context, const Array& words, const Number
 }
 
 void write_order_words(const ContextPointer& context, const Array& keys, const Array& words) {
-  const NumberKeys number_keys = to_keys(*context, keys, 1, "keys");
+  const NumberKeys number_keys = to_number_keys(*context, keys, 1, "keys");
   void* const to = order_words(*context, words, number_keys, number_keys.count);
   const GilRelease unlocked;
   gpuhash::write_order_words(number_keys, to);
 }
 
 void read_order_words(const ContextPointer& context, const Array& words, const Array& keys) {
-  const NumberKeys number_keys = to_keys(*context, keys, 1, "keys");
+  const NumberKeys number_keys = to_number_keys(*context, keys, 1, "keys");
   void* const to = order_words(*context, words, number_keys, words.elements());
   const GilRelease unlocked;
   gpuhash::read_order_words(to, words.elements(), number_keys);
@@ -133,8 +134,8 @@ void read_order_words(const ContextPointer& context, const Array& words, const A
 
 void isin(const ContextPointer& context, const Array& elements, const Array& tests, std::int64_t per_key, bool invert,
           const Array& mask, std::uintptr_t stream_address) {
-  const NumberKeys element_keys = to_keys(*context, elements, per_key, "elements");
-  const NumberKeys test_keys = to_keys(*context, tests, per_key, "test_elements");
+  const NumberKeys element_keys = to_number_keys(*context, elements, per_key, "elements");
+  const NumberKeys test_keys = to_number_keys(*context, tests, per_key, "test_elements");
   if (elements.dtype != tests.dtype) throw std::invalid_argument("elements and test_elements differ in dtype");
   auto* const out = static_cast<bool*>(output(*context, &mask, "mask", DType::kBool, element_keys.count));
   const Stream stream = to_stream(*context, stream_address);

@@ -4,6 +4,7 @@
 
 #include <algorithm>
 #include <cstdint>
+#include <limits>
 #include <memory>
 #include <stdexcept>
 #include <string>
@@ -15,6 +16,7 @@
 #include "bindings/bindings.hpp"
 #include "bindings/context.hpp"
 #include "bindings/gil.hpp"
+#include "bindings/number_keys.hpp"
 
 namespace gpuhash::bindings {
 
@@ -67,6 +69,25 @@ class BoundPairs {
     pairs_ = Pairing::of(*context_).pair(*context_, sides, pair_kind, stream);
   }
 
+  /// Of keys of `elements` numbers each. Null on the host.
+  static std::unique_ptr<BoundPairs> of_keys(ContextPointer context, const Array& left, const Array& right,
+                                             std::int64_t elements, const std::string& kind,
+                                             std::uintptr_t stream_address) {
+    const NumberKeys left_keys = to_number_keys(*context, left, elements, "the left keys");
+    const NumberKeys right_keys = to_number_keys(*context, right, elements, "the right keys");
+    if (left_keys.dtype != right_keys.dtype) throw std::invalid_argument("the two sides' keys differ in dtype");
+    if (right_keys.count >= std::numeric_limits<std::uint32_t>::max())
+      throw std::invalid_argument("there are " + std::to_string(right_keys.count) +
+                                  " right keys, expected 2^32 - 2 at most");
+    const PairKind pair_kind = named(kPairKinds, kind);
+    const Stream stream = to_stream(*context, stream_address);
+    const GilRelease unlocked;
+    refuse_capture(*context, stream);
+    auto pairs = Pairing::of(*context).pair_keys(*context, left_keys, right_keys, pair_kind, stream);
+    if (pairs == nullptr) return nullptr;
+    return std::unique_ptr<BoundPairs>(new BoundPairs(std::move(context), std::move(pairs)));
+  }
+
   std::int64_t count() const { return pairs_->count(); }
 
   void write(std::int64_t begin, std::int64_t end, const Array* left, const Array* right, std::int64_t at) const {
@@ -84,6 +105,9 @@ class BoundPairs {
   }
 
  private:
+  BoundPairs(ContextPointer context, std::unique_ptr<Pairs> pairs)
+      : context_(std::move(context)), pairs_(std::move(pairs)) {}
+
   ContextPointer context_;
   Array codes_;
   Array offsets_;
@@ -211,6 +235,8 @@ void bind_pairing(py::module_& module) {
       .def(py::init<ContextPointer, Array, const Array*, const Array*, std::string, std::uintptr_t>(),
            py::arg("context"), py::arg("codes"), py::arg("offsets"), py::arg("partners"), py::arg("kind"),
            py::arg("stream"))
+      .def_static("of_keys", &BoundPairs::of_keys, py::arg("context"), py::arg("left"), py::arg("right"),
+                  py::arg("elements"), py::arg("kind"), py::arg("stream"))
       .def_property_readonly("count", &BoundPairs::count)
       .def("write", &BoundPairs::write, py::arg("begin"), py::arg("end"), py::arg("left"), py::arg("right"),
            py::arg("at"));

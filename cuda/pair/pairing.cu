@@ -4,26 +4,26 @@
 
 #include <cstdint>
 #include <memory>
+#include <optional>
 
+#include "core/random_seed.hpp"
 #include "cuda/check.hpp"
 #include "cuda/executor.hpp"
 #include "cuda/launch.cuh"
+#include "cuda/pair/key_table.cuh"
 #include "cuda/pair/pair_scans.hpp"
 
 namespace gpuhash::cuda {
 namespace {
 
-constexpr unsigned kPairBlock = 256;
 /// Pairs of a block, which looks for their rows among those between its first and its last one.
 constexpr std::int64_t kPairTile = 4 * kPairBlock;
 
 /// How many pairs a left row has.
 __device__ __forceinline__ std::int64_t pairs_of(const PairSides& sides, PairKind kind, std::int64_t row) {
   const std::int64_t code = sides.codes[row];
-  if (code < 0) return kind == PairKind::kLeft || kind == PairKind::kAnti ? 1 : 0;
-  if (kind == PairKind::kAnti) return 0;
-  if (kind == PairKind::kSemi || sides.offsets == nullptr) return 1;
-  return sides.offsets[code + 1] - sides.offsets[code];
+  const bool has_offsets = code >= 0 && sides.offsets != nullptr;
+  return pairs_with(has_offsets ? sides.offsets[code + 1] - sides.offsets[code] : code < 0 ? 0 : 1, kind);
 }
 
 __global__ void __launch_bounds__(kPairBlock) count_pairs_kernel(PairSides sides, PairKind kind, std::int64_t* counts) {
@@ -88,6 +88,16 @@ __global__ void __launch_bounds__(kPairBlock)
   }
 }
 
+/// ends [sides.count], pairs up to each row and its own.
+void write_pairs(const PairSides& sides, PairKind kind, const std::int64_t* ends, const PairOutput& out,
+                 Stream stream) {
+  if (out.begin == out.end) return;
+  if (sides.offsets == nullptr || kind == PairKind::kSemi || kind == PairKind::kAnti)
+    return launch("writing pairs", write_single_pairs_kernel, sides.count, kPairBlock, stream, sides, kind, ends, out);
+  const std::int64_t tiles = (out.end - out.begin + kPairTile - 1) / kPairTile;
+  launch("writing pairs", write_pairs_kernel, tiles * kPairBlock, kPairBlock, stream, sides, ends, out);
+}
+
 class CudaPairs final : public Pairs {
  public:
   CudaPairs(DeviceContext& context, const PairSides& sides, PairKind kind, Stream stream)
@@ -104,15 +114,8 @@ class CudaPairs final : public Pairs {
   }
 
   void write(std::int64_t begin, std::int64_t end, std::int64_t* left, std::int64_t* right) const override {
-    if (begin == end) return;
     const DeviceGuard guard(context_.device().index);
-    const auto* const ends = memory_.as<std::int64_t>();
-    const PairOutput out{begin, end, left, right};
-    if (sides_.offsets == nullptr || kind_ == PairKind::kSemi || kind_ == PairKind::kAnti)
-      return launch("writing pairs", write_single_pairs_kernel, sides_.count, kPairBlock, stream_, sides_, kind_, ends,
-                    out);
-    const std::int64_t tiles = (end - begin + kPairTile - 1) / kPairTile;
-    launch("writing pairs", write_pairs_kernel, tiles * kPairBlock, kPairBlock, stream_, sides_, ends, out);
+    write_pairs(sides_, kind_, memory_.as<std::int64_t>(), {begin, end, left, right}, stream_);
   }
 
  private:
@@ -121,6 +124,67 @@ class CudaPairs final : public Pairs {
   PairKind kind_;
   Stream stream_;
   Allocation memory_;  // ends [count] of the left rows' pairs
+};
+
+/// By a table of the right keys. A key's number is its slot, or where all right keys are distinct its only row.
+class CudaKeyPairs final : public Pairs {
+ public:
+  CudaKeyPairs(DeviceContext& context, const NumberKeys& left, const NumberKeys& right, PairKind kind, Stream stream)
+      : context_(context),
+        kind_(kind),
+        stream_(stream),
+        codes_(scratch<std::int64_t>(context, left.count, stream)),
+        ends_(scratch<std::int64_t>(context, left.count + 1, stream)),
+        sides_{codes_.as<std::int64_t>(), left.count, nullptr, nullptr} {
+    if (left.count == 0) return;
+    if (right.bytes() <= 4)
+      match<std::uint32_t>(left, right);
+    else if (right.bytes() <= 8)
+      match<std::uint64_t>(left, right);
+    else
+      match<Uint128>(left, right);
+  }
+
+  void write(std::int64_t begin, std::int64_t end, std::int64_t* left, std::int64_t* right) const override {
+    const DeviceGuard guard(context_.device().index);
+    write_pairs(sides_, kind_, ends_.as<std::int64_t>(), {begin, end, left, right}, stream_);
+  }
+
+ private:
+  template <class Key>
+  void match(const NumberKeys& left, const NumberKeys& right) {
+    const std::int64_t slots = batch_size::slots_for(right.count);
+    const Allocation slot_memory = scratch<KeySlot>(context_, slots + 1, stream_);
+    const Allocation right_codes = scratch<std::int64_t>(context_, right.count, stream_);
+    context_.fill(slot_memory.get(), 0, slot_memory.bytes(), stream_);
+    const KeyTable<Key> table{slot_memory.as<KeySlot>(), slots, random_seed(), source_of<Key>(right)};
+    launch("inserting keys", insert_keys_kernel<Key>, right.count, kPairBlock, stream_, table, right.count,
+           right_codes.as<std::int64_t>());
+    auto* const ends = ends_.as<std::int64_t>();
+    launch("looking up keys", match_keys_kernel<Key>, left.count, kPairBlock, stream_, table, source_of<Key>(left),
+           left.count, kind_, codes_.as<std::int64_t>(), ends);
+    sum_in_place(context_, ends, left.count, stream_);
+    std::int64_t told[2];
+    context_.copy_to_host(told, ends + left.count - 1, sizeof told, stream_);
+    count_ = told[0];
+    const bool repeats = told[1] != 0;
+    if (!repeats || kind_ == PairKind::kSemi || kind_ == PairKind::kAnti) return;
+    offsets_.emplace(scratch<std::int64_t>(context_, slots + 1, stream_));
+    order_.emplace(scratch<std::int64_t>(context_, right.count, stream_));
+    sides_.offsets = offsets_->as<std::int64_t>();
+    sides_.partners = order_->as<std::int64_t>();
+    sort_positions(context_, right_codes.as<std::int64_t>(), right.count, slots, offsets_->as<std::int64_t>(),
+                   order_->as<std::int64_t>(), stream_);
+  }
+
+  DeviceContext& context_;
+  PairKind kind_;
+  Stream stream_;
+  Allocation codes_;  // [count] of the left rows
+  Allocation ends_;   // [count] of their pairs, and whether right keys repeat
+  PairSides sides_;
+  std::optional<Allocation> offsets_;  // of the right rows by slot, where keys repeat
+  std::optional<Allocation> order_;
 };
 
 /// met[codes[i]] = 1.
@@ -148,6 +212,12 @@ class CudaPairing final : public Pairing {
                               Stream stream) const override {
     const DeviceGuard guard(context.device().index);
     return std::make_unique<CudaPairs>(context, sides, kind, stream);
+  }
+
+  std::unique_ptr<Pairs> pair_keys(DeviceContext& context, const NumberKeys& left, const NumberKeys& right,
+                                   PairKind kind, Stream stream) const override {
+    const DeviceGuard guard(context.device().index);
+    return std::make_unique<CudaKeyPairs>(context, left, right, kind, stream);
   }
 
   void keep_common(DeviceContext& context, const std::int64_t* codes, std::int64_t count, const std::int64_t* others,

@@ -11,7 +11,7 @@ from gpuhash import _core
 from gpuhash.arrays.arguments import count_of
 from gpuhash.arrays.batch import Output
 
-from .keys import Keys, keys_of_sides, number_together
+from .keys import Keys, keys_of_sides, number_together, pair_few
 
 How = Literal["inner", "left", "right", "outer", "semi", "anti"]
 Validate = Literal["1:1", "1:m", "m:1", "m:m"]
@@ -62,14 +62,18 @@ class Join:
             _Groups(left).need_unique("left_keys", f"validate={validate!r}")
         self._swapped = how == "right"  # then the right rows are the first side, whose order counts
         self._single = how in ("semi", "anti")
+        self._rest = None
         first, second = (right, left) if self._swapped else (left, right)
+        needs_numbers = how == "outer" or (validate is not None and validate.endswith("1"))
+        if not needs_numbers and (pairs := pair_few(first, second, _PAIRS[how])) is not None:
+            self._pairs = pairs
+            return
         codes, numbering = number_together(first, second)
         groups = _Groups(second, numbering)
         if validate is not None and validate.endswith("1"):
             (_Groups(right) if self._swapped else groups).need_unique("right_keys", f"validate={validate!r}")
         offsets, partners = (None, None) if self._single else groups.partners()
         self._pairs = _core.Pairs(left.batch.context, codes, offsets, partners, _PAIRS[how], left.batch.stream)
-        self._rest = None
         if how == "outer":
             kept = left.batch.new("int64", (right.count,))
             _core.keep_common(left.batch.context, numbering.codes, codes, numbering.count, kept, left.batch.stream)

@@ -356,6 +356,16 @@ def number_together(left: Keys, right: Keys) -> tuple[_core.Array, Numbering]:
     raise AssertionError("there is always another try")
 
 
+def pair_few(left: Keys, right: Keys, kind: str) -> _core.Pairs | None:
+    """On a GPU, where right keys are numbers and not too many: pairs by a table of these alone; else None. Waits."""
+    batch, column, other = right.batch, right.columns[0], left.columns[0]
+    if batch.context.platform == "cpu" or right.count >= _LEAST_TRIED or not (right._is_plain and left._is_plain):
+        return None
+    if column.kind != other.kind or column.shape != other.shape or column.nbytes > MAX_ROW_BYTES:
+        return None
+    return _core.Pairs.of_keys(batch.context, other.array, column.array, column.elements, kind, batch.stream)
+
+
 def _number_unique(left: Keys, right: Keys) -> tuple[_core.Array, Numbering] | None:
     """On a GPU, where many right keys are unique integers: a table of their positions alone; else None. Waits."""
     batch, column, other = right.batch, right.columns[0], left.columns[0]

@@ -5,6 +5,7 @@
 
 #include <gpuhash/device_context.hpp>
 #include <gpuhash/export.hpp>
+#include <gpuhash/factorization.hpp>
 
 namespace gpuhash {
 
@@ -52,6 +53,12 @@ class GPUHASH_API Pairing {
                                std::int64_t* offsets, std::int64_t* order, Stream) const = 0;
   /// Counts the pairs, whose number may be beyond all memory. Waits.
   virtual std::unique_ptr<Pairs> pair(DeviceContext&, const PairSides&, PairKind, Stream) const = 0;
+  /// The same of keys that have no numbers yet, of one dtype and as many elements on both sides; fewer than 2^32 - 1 on
+  /// the right. They are not looked at again. Waits. Null on the host, where keys get numbers first.
+  virtual std::unique_ptr<Pairs> pair_keys(DeviceContext&, [[maybe_unused]] const NumberKeys& left,
+                                           [[maybe_unused]] const NumberKeys& right, PairKind, Stream) const {
+    return nullptr;
+  }
   /// kept[i] = codes[i] if that is among `others` [other_count], and -1 otherwise. All are below `groups`. Does not
   /// wait.
   virtual void keep_common(DeviceContext&, const std::int64_t* codes, std::int64_t count, const std::int64_t* others,
