@@ -14,6 +14,8 @@ namespace {
 constexpr std::int64_t kMostDigits = 16;
 /// Rows that may tell that it is of no use to read all others.
 constexpr std::int64_t kSampledRows = 1 << 10;
+/// A GPU has read fewer bytes than these about as soon as the host has heard of a sample.
+constexpr std::int64_t kLeastSampledBytesOnGpu = std::int64_t{1} << 29;
 
 bool has_digits(const KeyColumn& column) { return column.offsets == nullptr && !is_complex(column.dtype); }
 
@@ -68,7 +70,10 @@ const ColumnKeys& ColumnKeys::of(const DeviceContext& context) { return *context
 std::optional<Packing> ColumnKeys::find_packing(DeviceContext& context, const KeyRows& rows, Stream stream) const {
   std::vector<Digit> digits = place_digits(rows.columns);
   if (digits.empty()) return std::nullopt;
-  if (rows.count > 2 * kSampledRows) {
+  std::int64_t row_bytes = 0;
+  for (const KeyColumn& column : rows.columns) row_bytes += column.bytes();
+  const bool is_long = context.is_host() || rows.count > kLeastSampledBytesOnGpu / row_bytes;
+  if (rows.count > 2 * kSampledRows && is_long) {
     KeyRows sample = rows;
     sample.count = kSampledRows;
     if (!make_packing(rows.columns, digits, find_ranges(context, sample, digits, stream))) return std::nullopt;

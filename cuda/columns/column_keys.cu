@@ -9,6 +9,7 @@
 
 #include "cuda/check.hpp"
 #include "cuda/columns/entries.cuh"
+#include "cuda/columns/packed_rows.cuh"
 #include "cuda/columns/taken.hpp"
 #include "cuda/executor.hpp"
 #include "cuda/launch.cuh"
@@ -20,138 +21,35 @@ namespace {
 
 using Counter = unsigned long long;
 
-/// Rows of a thread, a block's width apart.
-constexpr int kRows = 4;
-
-__device__ __forceinline__ void rows_from(std::int64_t first, std::int64_t count, std::int64_t (&rows)[kRows]) {
-#pragma unroll
-  for (int r = 0; r < kRows; ++r) {
-    const std::int64_t row = first + r * std::int64_t{kColumnBlock};
-    rows[r] = row < count ? row : -1;
-  }
-}
-
-/// The first of a thread's rows. Blocks have kRows * kColumnBlock.
-__device__ __forceinline__ std::int64_t first_row_of_thread() {
-  return std::int64_t{blockIdx.x} * (kRows * kColumnBlock) + threadIdx.x;
-}
-
-std::int64_t threads_of(std::int64_t rows) { return (rows + kRows - 1) / kRows; }
-
-/// A number of each row that has a digit.
-struct DigitColumn {
-  const std::byte* first;
-  std::int64_t stride;  // bytes from a row's to the next one's
-  int width;
-  NumberFormat format;
-  const bool* valid;
-  Digit digit;
-
-  static DigitColumn of(const KeyRows& rows, const Digit& digit) {
-    const KeyColumn& column = rows.columns[static_cast<std::size_t>(digit.column)];
-    const auto width = static_cast<std::int64_t>(itemsize(column.dtype));
-    return {static_cast<const std::byte*>(column.data) + digit.element * width,
-            column.bytes(),
-            static_cast<int>(width),
-            number_format(column.dtype, 1),
-            column.valid,
-            digit};
-  }
-
-  /// Of kRows rows, whose loads are on their way at once; 0 for rows that are -1.
-  __device__ __forceinline__ void read_orders(const std::int64_t (&rows)[kRows], std::uint64_t (&orders)[kRows]) const {
-    if (width == 8)
-      load<std::uint64_t>(rows, orders);
-    else if (width == 4)
-      load<std::uint32_t>(rows, orders);
-    else if (width == 2)
-      load<std::uint16_t>(rows, orders);
-    else
-      load<std::uint8_t>(rows, orders);
-#pragma unroll
-    for (int r = 0; r < kRows; ++r) orders[r] = detail::ordered(canonical(orders[r], format), format);
-  }
-  __device__ __forceinline__ void read_valid(const std::int64_t (&rows)[kRows], bool (&is_valid)[kRows]) const {
-#pragma unroll
-    for (int r = 0; r < kRows; ++r) is_valid[r] = rows[r] >= 0 && (valid == nullptr || valid[rows[r]]);
-  }
-
- private:
-  template <class Number>
-  __device__ __forceinline__ void load(const std::int64_t (&rows)[kRows], std::uint64_t (&numbers)[kRows]) const {
-#pragma unroll
-    for (int r = 0; r < kRows; ++r)
-      numbers[r] = rows[r] < 0 ? 0 : *reinterpret_cast<const Number*>(first + rows[r] * stride);
-  }
-};
-
-struct PackedRows {
-  Several<DigitColumn> digits;
-  std::uint64_t outside;
-  const bool* is_key;
-  std::int64_t count;
-
-  static PackedRows of(const KeyRows& rows, const Packing& packing) {
-    PackedRows packed{};
-    for (const Digit& digit : packing.digits) packed.digits.items[packed.digits.count++] = DigitColumn::of(rows, digit);
-    packed.outside = packing.outside;
-    packed.is_key = rows.is_key;
-    packed.count = rows.count;
-    return packed;
-  }
-
-  /// Calls body(row, word) for a thread's rows, of which this is the first.
-  template <class Body>
-  __device__ __forceinline__ void visit(std::int64_t first, Body body) const {
-    std::int64_t rows[kRows];
-    std::uint64_t words[kRows];
-    rows_from(first, count, rows);
-    read_words(rows, words);
-#pragma unroll
-    for (int r = 0; r < kRows; ++r)
-      if (rows[r] >= 0) body(rows[r], words[r]);
-  }
-
- private:
-  /// `outside` for rows that are -1.
-  __device__ __forceinline__ void read_words(const std::int64_t (&rows)[kRows], std::uint64_t (&words)[kRows]) const {
-    bool is_inside[kRows];
-#pragma unroll
-    for (int r = 0; r < kRows; ++r) {
-      is_inside[r] = rows[r] >= 0 && (is_key == nullptr || is_key[rows[r]]);
-      words[r] = 0;
-    }
-    for (int d = 0; d < digits.count; ++d) {
-      const DigitColumn& column = digits.items[d];
-      const Digit& digit = column.digit;
-      bool is_valid[kRows];
-      std::uint64_t orders[kRows];
-      column.read_valid(rows, is_valid);
-      column.read_orders(rows, orders);
-#pragma unroll
-      for (int r = 0; r < kRows; ++r) {
-        is_inside[r] &= is_valid[r] ? orders[r] >= digit.least && orders[r] <= digit.most : digit.has_null;
-        words[r] += (is_valid[r] ? digit.base + (orders[r] - digit.least) : digit.null) * digit.factor;
-      }
-    }
-#pragma unroll
-    for (int r = 0; r < kRows; ++r)
-      if (!is_inside[r]) words[r] = outside;
-  }
-};
-
+/// Of the order words of numbers. All zeros: there are none.
 struct DeviceRange {
-  Counter least;
+  Counter below;  // the least one, inverted
   Counter most;
 };
 
-/// One thread reads several rows, so that few write the range.
-constexpr std::int64_t kRangeThreads = std::int64_t{1} << 18;
+/// Enough for all multiprocessors, and so few that hardly any wait for each other to write the range.
+constexpr unsigned kMostRangeBlocks = 4 * 132;
 
-__global__ void __launch_bounds__(kColumnBlock)
-    find_range_kernel(DigitColumn column, std::int64_t count, DeviceRange* range) {
-  Counter least = ~Counter{0};
-  Counter most = 0;
+/// Calls visit(order) for a block's share of numbers that lie side by side and compare as their bits.
+template <class Number, class Visit>
+__device__ __forceinline__ void visit_integers(const DigitColumn& column, std::int64_t count, Visit visit) {
+  const auto* const numbers = reinterpret_cast<const Number*>(column.first);
+  const Number sign = column.format.is_signed ? Number{1} << (8 * sizeof(Number) - 1) : Number{0};
+  const std::int64_t stride = std::int64_t{gridDim.x} * (kRows * kColumnBlock);
+  for (std::int64_t first = first_row_of_thread(); first < count; first += stride) {
+    std::int64_t rows[kRows];
+    Number read[kRows];
+    rows_from(first, count, rows);
+#pragma unroll
+    for (int r = 0; r < kRows; ++r) read[r] = numbers[rows[r] < 0 ? first : rows[r]];
+#pragma unroll
+    for (int r = 0; r < kRows; ++r) visit(static_cast<Number>(read[r] ^ sign));
+  }
+}
+
+/// The same, of any numbers that are no nulls.
+template <class Visit>
+__device__ __forceinline__ void visit_numbers(const DigitColumn& column, std::int64_t count, Visit visit) {
   const std::int64_t stride = std::int64_t{gridDim.x} * (kRows * kColumnBlock);
   for (std::int64_t first = first_row_of_thread(); first < count; first += stride) {
     std::int64_t rows[kRows];
@@ -161,25 +59,54 @@ __global__ void __launch_bounds__(kColumnBlock)
     column.read_valid(rows, is_valid);
     column.read_orders(rows, orders);
 #pragma unroll
-    for (int r = 0; r < kRows; ++r) {
-      if (!is_valid[r]) continue;
-      least = min(least, Counter{orders[r]});
-      most = max(most, Counter{orders[r]});
-    }
+    for (int r = 0; r < kRows; ++r)
+      if (is_valid[r]) visit(orders[r]);
   }
-  for (int lanes = 16; lanes > 0; lanes /= 2) {
-    least = min(least, __shfl_xor_sync(~0u, least, lanes));
-    most = max(most, __shfl_xor_sync(~0u, most, lanes));
-  }
-  if (threadIdx.x % 32 != 0 || least > most) return;
-  atomicMin(&range->least, least);
-  atomicMax(&range->most, most);
 }
 
-template <class Word>
-__global__ void __launch_bounds__(kColumnBlock) pack_kernel(PackedRows packed, Word* words) {
-  packed.visit(first_row_of_thread(),
-               [&](std::int64_t row, std::uint64_t word) { words[row] = static_cast<Word>(word); });
+/// Keeps the least and the greatest of what it is called with.
+template <class Number>
+struct RangeOf {
+  Number least = static_cast<Number>(~Number{0});
+  Number most = 0;
+  __device__ __forceinline__ void operator()(Number order) {
+    least = min(least, order);
+    most = max(most, order);
+  }
+};
+
+/// Digit blockIdx.y of all rows.
+__global__ void __launch_bounds__(kColumnBlock)
+    find_ranges_kernel(const __grid_constant__ Several<DigitColumn> digits, std::int64_t count, DeviceRange* ranges) {
+  const DigitColumn& column = digits.items[blockIdx.y];
+  RangeOf<Counter> range;
+  if (column.plain_width() == 4) {
+    RangeOf<unsigned> narrow;
+    visit_integers<unsigned>(column, count, [&](unsigned order) { narrow(order); });
+    if (narrow.least <= narrow.most) range = {narrow.least, narrow.most};
+  } else if (column.plain_width() == 8) {
+    visit_integers<Counter>(column, count, [&](Counter order) { range(order); });
+  } else {
+    visit_numbers(column, count, [&](std::uint64_t order) { range(order); });
+  }
+  __shared__ DeviceRange of_warps[kColumnBlock / 32];
+  DeviceRange mine{~range.least, range.most};
+  for (int lanes = 16; lanes > 0; lanes /= 2) {
+    mine.below = max(mine.below, __shfl_xor_sync(~0u, mine.below, lanes));
+    mine.most = max(mine.most, __shfl_xor_sync(~0u, mine.most, lanes));
+  }
+  if (threadIdx.x % 32 == 0) of_warps[threadIdx.x / 32] = mine;
+  __syncthreads();
+  if (threadIdx.x != 0) return;
+  for (const DeviceRange& other : of_warps) mine = {max(mine.below, other.below), max(mine.most, other.most)};
+  DeviceRange* const all = ranges + blockIdx.y;
+  if (mine.below > __ldcg(&all->below)) atomicMax(&all->below, mine.below);
+  if (mine.most > __ldcg(&all->most)) atomicMax(&all->most, mine.most);
+}
+
+template <class Rows, class Word>
+__global__ void __launch_bounds__(kColumnBlock) pack_kernel(const __grid_constant__ Rows rows, Word* words) {
+  rows.template visit<Word>(first_row_of_thread(), [&](std::int64_t row, Word word) { words[row] = word; });
 }
 
 /// The first row of each word, of a block in shared memory: few rows are before the one that is known already.
@@ -189,7 +116,7 @@ __global__ void __launch_bounds__(kColumnBlock) find_first_rows_kernel(PackedRow
   __syncthreads();
   const std::int64_t stride = std::int64_t{gridDim.x} * (kRows * kColumnBlock);
   for (std::int64_t first = first_row_of_thread(); first < packed.count; first += stride)
-    packed.visit(first, [&](std::int64_t row, std::uint64_t word) {
+    packed.visit<std::uint64_t>(first, [&](std::int64_t row, std::uint64_t word) {
       const auto here = static_cast<Counter>(row);
       if (word != packed.outside && here < *const_cast<volatile Counter*>(firsts + word))
         atomicMin(firsts + word, here);
@@ -202,15 +129,16 @@ __global__ void __launch_bounds__(kColumnBlock) find_first_rows_kernel(PackedRow
 /// Equal rows write the same.
 __global__ void __launch_bounds__(kColumnBlock)
     list_numbers_kernel(PackedRows packed, const std::int64_t* codes, std::int64_t* numbers) {
-  packed.visit(first_row_of_thread(), [&](std::int64_t row, std::uint64_t word) {
+  packed.visit<std::uint64_t>(first_row_of_thread(), [&](std::int64_t row, std::uint64_t word) {
     if (word != packed.outside) numbers[word] = codes[row];
   });
 }
 
 __global__ void __launch_bounds__(kColumnBlock)
     find_listed_kernel(PackedRows packed, const std::int64_t* numbers, std::int64_t* codes) {
-  packed.visit(first_row_of_thread(),
-               [&](std::int64_t row, std::uint64_t word) { codes[row] = word == packed.outside ? -1 : numbers[word]; });
+  packed.visit<std::uint64_t>(first_row_of_thread(), [&](std::int64_t row, std::uint64_t word) {
+    codes[row] = word == packed.outside ? -1 : numbers[word];
+  });
 }
 
 __device__ __forceinline__ std::uint64_t hash_entry(std::uint64_t hash, const EntryColumn& column, std::int64_t row,
@@ -418,13 +346,15 @@ class CudaColumnKeys final : public ColumnKeys {
   void pack(DeviceContext& context, const KeyRows& rows, const Packing& packing, void* words,
             Stream stream) const override {
     const DeviceGuard guard(context.device().index);
-    const PackedRows packed = PackedRows::of(rows, packing);
-    if (packing.bytes() == 4)
-      launch("packing keys", pack_kernel<std::uint32_t>, threads_of(rows.count), kColumnBlock, stream, packed,
-             static_cast<std::uint32_t*>(words));
-    else
-      launch("packing keys", pack_kernel<std::uint64_t>, threads_of(rows.count), kColumnBlock, stream, packed,
-             static_cast<std::uint64_t*>(words));
+    const auto pack_as = [&]<class Rows, class Word>(const Rows& packed, Word* out) {
+      launch("packing keys", pack_kernel<Rows, Word>, threads_of(rows.count), kColumnBlock, stream, packed, out);
+    };
+    with_rows(rows, packing, [&](const auto& packed) {
+      if (packing.bytes() == 4)
+        pack_as(packed, static_cast<std::uint32_t*>(words));
+      else
+        pack_as(packed, static_cast<std::uint64_t*>(words));
+    });
   }
 
   void list_numbers(DeviceContext& context, const KeyRows& rows, const Packing& packing, const std::int64_t* codes,
@@ -579,15 +509,22 @@ class CudaColumnKeys final : public ColumnKeys {
   std::vector<NumberRange> find_ranges(DeviceContext& context, const KeyRows& rows, const std::vector<Digit>& digits,
                                        Stream stream) const override {
     const DeviceGuard guard(context.device().index);
-    std::vector<NumberRange> ranges(digits.size());
-    static_assert(sizeof(NumberRange) == sizeof(DeviceRange));
-    const std::size_t bytes = digits.size() * sizeof(NumberRange);
-    const Allocation memory(context, bytes, stream);
-    context.copy_from_host(memory.get(), ranges.data(), bytes, stream);
-    for (std::size_t d = 0; d < digits.size(); ++d)
-      launch("finding the range of keys", find_range_kernel, std::min(threads_of(rows.count), kRangeThreads),
-             kColumnBlock, stream, DigitColumn::of(rows, digits[d]), rows.count, memory.as<DeviceRange>() + d);
-    context.copy_to_host(ranges.data(), memory.get(), bytes, stream);
+    Several<DigitColumn> columns{};
+    for (const Digit& digit : digits) columns.items[columns.count++] = DigitColumn::of(rows, digit);
+    std::vector<DeviceRange> found(digits.size());
+    const Allocation memory = scratch<DeviceRange>(context, columns.count, stream);
+    context.fill(memory.get(), 0, memory.bytes(), stream);
+    constexpr const char* kAction = "finding the ranges of keys";
+    if (rows.count != 0) {
+      launch_may_fail(kAction);
+      const dim3 grid(std::min(blocks(threads_of(rows.count), kColumnBlock), kMostRangeBlocks),
+                      static_cast<unsigned>(columns.count));
+      find_ranges_kernel<<<grid, kColumnBlock, 0, handle(stream)>>>(columns, rows.count, memory.as<DeviceRange>());
+      check_launch(kAction);
+    }
+    context.copy_to_host(found.data(), memory.get(), memory.bytes(), stream);
+    std::vector<NumberRange> ranges;
+    for (const DeviceRange& range : found) ranges.push_back({~range.below, range.most});
     return ranges;
   }
 };
