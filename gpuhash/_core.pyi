@@ -325,10 +325,11 @@ class KeyRows(metaclass=_Type):
         """None where no word of 64 bits tells the rows apart by their numbers. Waits."""
     def pack(self, packing: Packing, words: Array) -> None:
         """Fill words ``[n]``. The packing may be of other rows, with integer columns of other dtypes."""
-    def number_listed(self, packing: Packing, sorted: bool, numbers: Array, firsts: Array) -> int:
+    def number_listed(self, packing: Packing, sorted: bool, codes: Array, firsts: Array) -> int:
         """Number the words that occur, in order of first occurrence or of the keys; returns how many there are. Waits.
 
-        Fill int64 ``[packing.words]`` by words with their numbers, -1 for others, and by numbers with their first rows.
+        Fill codes int64 ``[n]``, -1 for rows that are no keys, and firsts int64 ``[packing.words]`` with the first row
+        of each number. For fewer than 2^32 words.
         """
     def list_numbers(self, packing: Packing, codes: Array, numbers: Array) -> None:
         """Fill int64 ``[packing.words]`` by words with the codes of the rows, and -1 where no row has the word."""

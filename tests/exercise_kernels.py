@@ -333,6 +333,19 @@ def exercise_keys_of_columns(count: int, width: int, least: int, most: int) -> N
     assert mask.tolist() == gpuhash.isin(columns[1], tests, axis=0).tolist()
 
 
+def exercise_integer_columns(count: int, dtypes: tuple[str, ...], most: int) -> None:
+    """Integers of one width and of several, whose words have a list or a table; descending ones come late."""
+    rng = np.random.default_rng(9)
+    for late in (False, True):
+        columns = [rng.integers(0, most, count).astype(dtype) for dtype in dtypes]
+        columns[0] = -np.sort(columns[0]) if late else columns[0] - columns[0].dtype.type(most // 2)
+        given = [to_device(column) for column in columns]
+        for sorted_keys in (False, True):
+            ours, theirs = (gpuhash.group_by(keys, sorted=sorted_keys) for keys in (given, columns))
+            assert on_host(ours.codes).tolist() == theirs.codes.tolist()
+            assert all(as_items(one) == as_items(other) for one, other in zip(ours.keys, theirs.keys, strict=True))
+
+
 def exercise_multimap(value_dtype: str, value_shape: tuple[int, ...]) -> None:
     rng = np.random.default_rng(4)
     table = gpuhash.HashMultiMap("int64", value_dtype, value_shape, device=DEVICE)
@@ -572,6 +585,11 @@ def calls(whole_words: bool) -> Iterator[Callable[[], None]]:
             yield partial(exercise_groups, count, distinct, dtype)
     for width, least, most in ((1, 0, 9), (3, -5, 1000), (20, -(2**63), 2**63 - 1), (33, 0, 5)):
         yield partial(exercise_keys_of_columns, 9000, width, least, most)
+    many = [(70_001, most) for most in (1, 10, 75, 300)]  # 75: a list that no block has a copy of
+    for count, most in ((0, 1), (1, 1), (5, 3), *many, (9000, 100_000)):
+        for dtypes in (("int32", "uint32"), ("int64", "uint64"), ("int32", "int64"), ("uint16", "int32")):
+            if most <= 2**16 or "uint16" not in dtypes:
+                yield partial(exercise_integer_columns, count, dtypes, most)
     for value_dtype, value_shape in (("int64", ()), ("float32", (4,)), ("uint8", (3,)), ("float32", (3,))):
         yield partial(exercise_multimap, value_dtype, value_shape)
     kinds = [*KEYS, ("float32", ())]

@@ -11,6 +11,7 @@ import pandas as pd
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from support.first_seen import first_seen
 from support.frameworks import module, to_numpy
 from support.memory_resources import counting_memory, fail_each_allocation
 from support.samples import same_bytes
@@ -115,6 +116,36 @@ def test_forms(native):
     assert type(held.distinct(held.number())) is tuple
     held = Keys.of([[1, 2], [1, 2], [3, 4]])  # rows, as Python writes them
     assert held.distinct(held.number()).tolist() == [[1, 2], [3, 4]]
+
+
+@pytest.mark.pairwise
+@pytest.mark.parametrize("dtypes", [("int32", "uint32"), ("int64", "uint64"), ("int64", "int16")], ids="-".join)
+@pytest.mark.parametrize("kinds", [1, 9, 80, 30_000])
+@pytest.mark.parametrize("late", [False, True])
+def test_columns_of_integers(native, dtypes, kinds, late):
+    """With few words and many, of which some come late; in order of first occurrence and of the keys."""
+    rng = np.random.default_rng(kinds)
+    whole = [rng.integers(0, kinds, 60_000) for _ in dtypes]
+    if late:
+        whole[0].sort()
+        whole[0] = kinds - whole[0]
+    numbers = np.unique(whole[0] * 2 * kinds + whole[1], return_inverse=True)[1]
+    firsts, codes, _ = first_seen(numbers)
+    keys = Keys.of([native.array((whole[0] - kinds // 2).astype(dtypes[0])), native.array(whole[1].astype(dtypes[1]))])
+    unsorted, ascending = keys.number(), keys.number(sorted=True)
+    assert unsorted.count == ascending.count == len(firsts)
+    same_bytes(host(keys, unsorted.codes), codes)
+    same_bytes(host(keys, unsorted.firsts), firsts)
+    same_bytes(host(keys, ascending.codes), numbers)
+    same_bytes(host(keys, ascending.firsts), firsts[np.argsort(numbers[firsts])])
+
+
+def test_words_that_are_too_many_for_a_list(native):
+    keys = Keys.of([native.array(np.array([0, 1 << 40])), native.array(np.array([0, 3]))])
+    assert keys.packing is not None
+    out = [keys.batch.new("int64", (2,)) for _ in range(2)]
+    with pytest.raises(ValueError, match="expected fewer than 2\\^32"):
+        keys.rows.number_listed(keys.packing, False, *out)
 
 
 @pytest.mark.parametrize("tries", [1, 2])

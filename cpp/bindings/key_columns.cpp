@@ -109,15 +109,16 @@ class BoundKeyRows {
     column_keys().pack(*context_, rows_, ours, out, stream_);
   }
 
-  std::int64_t number_listed(const BoundPacking& packing, bool sorted, const Array& numbers,
-                             const Array& firsts) const {
+  std::int64_t number_listed(const BoundPacking& packing, bool sorted, const Array& codes, const Array& firsts) const {
     const Packing ours = packing_of(packing);
-    const auto words = static_cast<std::int64_t>(ours.outside);
-    auto* const numbers_of_words = written<std::int64_t>(*context_, numbers, "numbers", DType::kInt64, words);
-    auto* const rows_of_numbers = written<std::int64_t>(*context_, firsts, "firsts", DType::kInt64, words);
+    if (ours.bytes() != 4)
+      throw std::invalid_argument("there are " + std::to_string(ours.outside) + " words, expected fewer than 2^32");
+    auto* const of_rows = written<std::int64_t>(*context_, codes, "codes", DType::kInt64, rows_.count);
+    auto* const rows_of_numbers =
+        written<std::int64_t>(*context_, firsts, "firsts", DType::kInt64, static_cast<std::int64_t>(ours.outside));
     const GilRelease unlocked;
     refuse_capture();
-    return column_keys().number_listed(*context_, rows_, ours, sorted, numbers_of_words, rows_of_numbers, stream_);
+    return column_keys().number_listed(*context_, rows_, ours, sorted, of_rows, rows_of_numbers, stream_);
   }
 
   void list_numbers(const BoundPacking& packing, const Array& codes, const Array& numbers) const {
@@ -379,7 +380,7 @@ void bind_key_columns(py::module_& module) {
            py::arg("context"), py::arg("columns"), py::arg("count"), py::arg("is_key"), py::arg("stream"))
       .def("find_packing", &BoundKeyRows::find_packing)
       .def("pack", &BoundKeyRows::pack, py::arg("packing"), py::arg("words"))
-      .def("number_listed", &BoundKeyRows::number_listed, py::arg("packing"), py::arg("sorted"), py::arg("numbers"),
+      .def("number_listed", &BoundKeyRows::number_listed, py::arg("packing"), py::arg("sorted"), py::arg("codes"),
            py::arg("firsts"))
       .def("list_numbers", &BoundKeyRows::list_numbers, py::arg("packing"), py::arg("codes"), py::arg("numbers"))
       .def("find_listed", &BoundKeyRows::find_listed, py::arg("packing"), py::arg("numbers"), py::arg("codes"))

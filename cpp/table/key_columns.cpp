@@ -82,25 +82,6 @@ std::optional<Packing> ColumnKeys::find_packing(DeviceContext& context, const Ke
   return make_packing(rows.columns, std::move(digits), ranges);
 }
 
-std::int64_t ColumnKeys::number_listed(DeviceContext& context, const KeyRows& rows, const Packing& packing, bool sorted,
-                                       std::int64_t* numbers, std::int64_t* firsts, Stream stream) const {
-  const std::vector<std::int64_t> rows_of_words = find_first_rows(context, rows, packing, stream);
-  std::vector<std::size_t> words;
-  for (std::size_t word = 0; word < rows_of_words.size(); ++word)
-    if (rows_of_words[word] != kNowhere) words.push_back(word);
-  if (!sorted) std::ranges::sort(words, {}, [&](std::size_t word) { return rows_of_words[word]; });
-  std::vector<std::int64_t> number_of(rows_of_words.size(), -1);
-  std::vector<std::int64_t> row_of(words.size());
-  for (std::size_t number = 0; number < words.size(); ++number) {
-    number_of[words[number]] = static_cast<std::int64_t>(number);
-    row_of[number] = rows_of_words[words[number]];
-  }
-  context.copy_from_host(numbers, number_of.data(), number_of.size() * sizeof *numbers, stream);
-  if (!row_of.empty()) context.copy_from_host(firsts, row_of.data(), row_of.size() * sizeof *firsts, stream);
-  context.synchronize(stream);
-  return static_cast<std::int64_t>(words.size());
-}
-
 Packing Packing::of(const std::vector<KeyColumn>& columns) const {
   Packing packing = *this;
   for (Digit& digit : packing.digits) {

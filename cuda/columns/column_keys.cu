@@ -5,21 +5,22 @@
 #include <algorithm>
 #include <cstddef>
 #include <cstdint>
+#include <memory>
 #include <vector>
 
 #include "cuda/check.hpp"
 #include "cuda/columns/entries.cuh"
+#include "cuda/columns/listed_words.cuh"
 #include "cuda/columns/packed_rows.cuh"
 #include "cuda/columns/taken.hpp"
 #include "cuda/executor.hpp"
+#include "cuda/factorize/first_bits.cuh"
 #include "cuda/launch.cuh"
 #include "cuda/stream.hpp"
 #include "shared/row_hash.hpp"
 
 namespace gpuhash::cuda {
 namespace {
-
-using Counter = unsigned long long;
 
 /// Of the order words of numbers. All zeros: there are none.
 struct DeviceRange {
@@ -107,23 +108,6 @@ __global__ void __launch_bounds__(kColumnBlock)
 template <class Rows, class Word>
 __global__ void __launch_bounds__(kColumnBlock) pack_kernel(const __grid_constant__ Rows rows, Word* words) {
   rows.template visit<Word>(first_row_of_thread(), [&](std::int64_t row, Word word) { words[row] = word; });
-}
-
-/// The first row of each word, of a block in shared memory: few rows are before the one that is known already.
-__global__ void __launch_bounds__(kColumnBlock) find_first_rows_kernel(PackedRows packed, Counter* first_rows) {
-  extern __shared__ Counter firsts[];
-  for (std::uint64_t word = threadIdx.x; word < packed.outside; word += kColumnBlock) firsts[word] = ~Counter{0};
-  __syncthreads();
-  const std::int64_t stride = std::int64_t{gridDim.x} * (kRows * kColumnBlock);
-  for (std::int64_t first = first_row_of_thread(); first < packed.count; first += stride)
-    packed.visit<std::uint64_t>(first, [&](std::int64_t row, std::uint64_t word) {
-      const auto here = static_cast<Counter>(row);
-      if (word != packed.outside && here < *const_cast<volatile Counter*>(firsts + word))
-        atomicMin(firsts + word, here);
-    });
-  __syncthreads();
-  for (std::uint64_t word = threadIdx.x; word < packed.outside; word += kColumnBlock)
-    if (firsts[word] < __ldcg(first_rows + word)) atomicMin(first_rows + word, firsts[word]);
 }
 
 /// Equal rows write the same.
@@ -357,6 +341,35 @@ class CudaColumnKeys final : public ColumnKeys {
     });
   }
 
+  std::int64_t number_listed(DeviceContext& context, const KeyRows& rows, const Packing& packing, bool sorted,
+                             std::int64_t* codes, std::int64_t* firsts, Stream stream) const override {
+    const DeviceGuard guard(context.device().index);
+    if (rows.count == 0) return 0;
+    const auto words = static_cast<std::int64_t>(packing.outside);
+    const auto outside = static_cast<std::uint32_t>(packing.outside);
+    const Allocation of_rows = scratch<std::uint32_t>(context, rows.count, stream);
+    pack(context, rows, packing, of_rows.get(), stream);
+    const Allocation list = scratch<Counter>(context, words, stream);
+    context.fill(list.get(), 0xff, list.bytes(), stream);
+    find_first_rows(of_rows.as<std::uint32_t>(), rows.count, outside, list.as<Counter>(), stream);
+
+    FirstBits bits(context, sorted ? words : rows.count, stream);
+    const Allocation ranks = scratch<Rank<std::uint64_t>>(context, words_for(sorted ? words : rows.count), stream);
+    const Allocation distinct = scratch<Counter>(context, 1, stream);
+    bits.clear(context, stream);
+    launch("marking first rows", mark_listed_kernel, words, kColumnBlock, stream, list.as<Counter>(), words, sorted,
+           bits.get());
+    bits.count(ranks.as<Rank<std::uint64_t>>(), distinct.as<Counter>(), stream);
+    const std::unique_ptr<Readback> count = context.make_readback();
+    count->send(distinct.get(), sizeof(Counter), stream);
+    bits.finish(ranks.as<Rank<std::uint64_t>>(), stream);
+    launch("ranking first rows", rank_listed_kernel, words, kColumnBlock, stream, list.as<Counter>(), words, sorted,
+           ranks.as<const Rank<std::uint64_t>>(), firsts);
+    launch("numbering keys", number_rows_kernel, threads_of(rows.count), kColumnBlock, stream,
+           of_rows.as<const std::uint32_t>(), rows.count, outside, list.as<const std::int64_t>(), codes);
+    return static_cast<std::int64_t>(*static_cast<const Counter*>(count->wait(stream)));
+  }
+
   void list_numbers(DeviceContext& context, const KeyRows& rows, const Packing& packing, const std::int64_t* codes,
                     std::int64_t* numbers, Stream stream) const override {
     const DeviceGuard guard(context.device().index);
@@ -490,22 +503,6 @@ class CudaColumnKeys final : public ColumnKeys {
   }
 
  protected:
-  std::vector<std::int64_t> find_first_rows(DeviceContext& context, const KeyRows& rows, const Packing& packing,
-                                            Stream stream) const override {
-    const DeviceGuard guard(context.device().index);
-    std::vector<std::int64_t> first_rows(packing.outside, kNowhere);
-    const std::size_t bytes = first_rows.size() * sizeof(std::int64_t);
-    const Allocation memory(context, bytes, stream);
-    context.copy_from_host(memory.get(), first_rows.data(), bytes, stream);
-    constexpr std::int64_t kThreads = std::int64_t{4 * 132} * kColumnBlock;
-    if (rows.count != 0)
-      launch_with_shared("finding first rows", find_first_rows_kernel,
-                         blocks(std::min(threads_of(rows.count), kThreads), kColumnBlock), kColumnBlock, bytes, stream,
-                         PackedRows::of(rows, packing), memory.as<Counter>());
-    context.copy_to_host(first_rows.data(), memory.get(), bytes, stream);
-    return first_rows;
-  }
-
   std::vector<NumberRange> find_ranges(DeviceContext& context, const KeyRows& rows, const std::vector<Digit>& digits,
                                        Stream stream) const override {
     const DeviceGuard guard(context.device().index);
@@ -526,6 +523,25 @@ class CudaColumnKeys final : public ColumnKeys {
     std::vector<NumberRange> ranges;
     for (const DeviceRange& range : found) ranges.push_back({~range.below, range.most});
     return ranges;
+  }
+
+ private:
+  /// first_rows [outside], kNoRow everywhere, gets the first row of each word.
+  static void find_first_rows(const std::uint32_t* words, std::int64_t count, std::uint32_t outside,
+                              Counter* first_rows, Stream stream) {
+    const auto run = [&](auto kernel, std::int64_t begin, std::int64_t end, std::size_t shared) {
+      constexpr const char* kAction = "finding first rows";
+      constexpr unsigned kMostBlocks = 8 * 132;
+      launch_may_fail(kAction);
+      kernel<<<std::min(blocks(threads_of(end - begin), kColumnBlock), kMostBlocks), kColumnBlock, shared,
+               handle(stream)>>>(words, begin, end, outside, first_rows);
+      check_launch(kAction);
+    };
+    if (outside <= kWordsOfBlock) return run(find_first_rows_kernel<true>, 0, count, outside * sizeof(Counter));
+    // After some rows most words are known, also in the caches next to the threads, which nobody brings up to date.
+    const std::int64_t early = std::min(count, 8 * std::int64_t{outside});
+    run(find_first_rows_kernel<false>, 0, early, 0);
+    if (early < count) run(find_first_rows_kernel<false>, early, count, 0);
   }
 };
 

@@ -24,8 +24,8 @@ _LISTED = 1 << 17
 #: So many rows of 9 to 16 bytes on the host are numbered by fingerprints, fewer as they are: 10^7 of 16 bytes take
 #: 0.3 s by fingerprints where all are distinct, and 0.57 s as they are; 0.09 and 0.13 where 100 are (EPYC).
 _LEAST_FINGERPRINTED = 1 << 16
-#: Words that the host orders for a GPU: to copy them costs little.
-_LISTED_ON_GPU = 1 << 12
+#: Words of which a GPU makes a list, where there are no more than rows: it lies in the cache with their first rows.
+_LISTED_ON_GPU = 1 << 21
 _MINUS_ONE = np.array(-1)
 #: Right keys of a join on a GPU that are taken for unique at first: 10^7 then take 1.3 ms and not 2.1 (H200), and those
 #: that are not cost a table of them. That is too much for 10^5: 0.9 ms where there are 1000 distinct, and not 0.6.
@@ -133,7 +133,7 @@ class Keys:
             work = _core.Factorization(batch.context, column.array, column.elements, True, counts, batch.stream)
             return self._write(work, codes, counts, sorted)
         if (packing := self.packing) is not None:
-            if not counts and packing.words <= (_LISTED if batch.context.platform == "cpu" else _LISTED_ON_GPU):
+            if not counts and packing.words <= self._most_listed:
                 return self._number_listed(packing, codes, sorted)
             words = self.__dict__.pop("fold_words", None) or (self.pack(packing), 1)
             work = _core.Factorization(batch.context, words[0], 1, True, counts, batch.stream)
@@ -159,6 +159,11 @@ class Keys:
         if not self._is_plain or column.nbytes > MAX_ROW_BYTES:
             return False
         return column.nbytes <= 8 or self.batch.context.platform != "cpu" or self.count < _LEAST_FINGERPRINTED
+
+    @property
+    def _most_listed(self) -> int:
+        """The most words whose numbers are a list."""
+        return _LISTED if self.batch.context.platform == "cpu" else min(_LISTED_ON_GPU, max(self.count, 1 << 12))
 
     @cached_property
     def packing(self) -> _core.Packing | None:
@@ -242,10 +247,9 @@ class Keys:
     def _number_listed(self, packing: _core.Packing, codes: _core.Array, sorted: bool) -> Numbering:
         """By a list of the numbers of all words, of which there are few. What is no key has none."""
         batch = self.batch
-        numbers, first_rows = self.batch.new("int64", (packing.words,)), self.batch.new("int64", (packing.words,))
-        count = self.rows.number_listed(packing, sorted, numbers, first_rows)
-        self.rows.find_listed(packing, numbers, codes)
-        firsts = self.batch.new("int64", (count,))
+        first_rows = batch.new("int64", (packing.words,))
+        count = self.rows.number_listed(packing, sorted, codes, first_rows)
+        firsts = batch.new("int64", (count,))
         _core.copy_first(batch.context, first_rows, firsts, batch.stream)
         return Numbering(count, codes, firsts, None)
 

@@ -4,6 +4,7 @@
 #include <atomic>
 #include <cstddef>
 #include <cstring>
+#include <limits>
 #include <type_traits>
 
 #include "host/columns/taken.hpp"
@@ -362,6 +363,23 @@ class HostColumnKeys final : public ColumnKeys {
     });
   }
 
+  std::int64_t number_listed(DeviceContext& context, const KeyRows& rows, const Packing& packing, bool sorted,
+                             std::int64_t* codes, std::int64_t* firsts, Stream stream) const override {
+    const std::vector<std::int64_t> first_rows = find_first_rows(rows, packing);
+    std::vector<std::size_t> words;
+    for (std::size_t word = 0; word < first_rows.size(); ++word)
+      if (first_rows[word] != kNowhere) words.push_back(word);
+    if (!sorted) std::ranges::sort(words, {}, [&](std::size_t word) { return first_rows[word]; });
+    std::vector<std::int64_t> numbers = scratch<std::int64_t>(static_cast<std::int64_t>(first_rows.size()));
+    std::int64_t count = 0;
+    for (const std::size_t word : words) {
+      firsts[count] = first_rows[word];
+      numbers[word] = count++;
+    }
+    find_listed(context, rows, packing, numbers.data(), codes, stream);
+    return count;
+  }
+
   void find_listed(DeviceContext&, const KeyRows& rows, const Packing& packing, const std::int64_t* numbers,
                    std::int64_t* codes, Stream) const override {
     for_each_word(rows, packing,
@@ -493,25 +511,6 @@ class HostColumnKeys final : public ColumnKeys {
   }
 
  protected:
-  std::vector<std::int64_t> find_first_rows(DeviceContext&, const KeyRows& rows, const Packing& packing,
-                                            Stream) const override {
-    const int parts = reader_parts(rows.count);
-    const auto words = static_cast<std::int64_t>(packing.outside);
-    std::vector<std::vector<std::int64_t>> of_parts(static_cast<std::size_t>(parts));
-    for_each_part(rows.count, parts, [&](int part, std::int64_t first, std::int64_t last) {
-      auto& found = of_parts[static_cast<std::size_t>(part)] = scratch<std::int64_t>(words + 1);  // and `outside`
-      std::ranges::fill(found, kNowhere);
-      for_each_word_of(rows, packing, first, last, [&](std::int64_t i, std::uint64_t word) {
-        if (found[word] == kNowhere) found[word] = i;
-      });
-    });
-    std::vector<std::int64_t> all = std::move(of_parts[0]);
-    for (std::size_t part = 1; part < of_parts.size(); ++part)
-      for (std::size_t word = 0; word < all.size(); ++word) all[word] = std::min(all[word], of_parts[part][word]);
-    all.pop_back();
-    return all;
-  }
-
   std::vector<NumberRange> find_ranges(DeviceContext&, const KeyRows& rows, const std::vector<Digit>& digits,
                                        Stream) const override {
     const int parts = reader_parts(rows.count);
@@ -538,6 +537,27 @@ class HostColumnKeys final : public ColumnKeys {
   }
 
  private:
+  static constexpr std::int64_t kNowhere = std::numeric_limits<std::int64_t>::max();
+
+  /// The first row of each word, kNowhere where there is none: [packing.outside].
+  static std::vector<std::int64_t> find_first_rows(const KeyRows& rows, const Packing& packing) {
+    const int parts = reader_parts(rows.count);
+    const auto words = static_cast<std::int64_t>(packing.outside);
+    std::vector<std::vector<std::int64_t>> of_parts(static_cast<std::size_t>(parts));
+    for_each_part(rows.count, parts, [&](int part, std::int64_t first, std::int64_t last) {
+      auto& found = of_parts[static_cast<std::size_t>(part)] = scratch<std::int64_t>(words + 1);  // and `outside`
+      std::ranges::fill(found, kNowhere);
+      for_each_word_of(rows, packing, first, last, [&](std::int64_t i, std::uint64_t word) {
+        if (found[word] == kNowhere) found[word] = i;
+      });
+    });
+    std::vector<std::int64_t> all = std::move(of_parts[0]);
+    for (std::size_t part = 1; part < of_parts.size(); ++part)
+      for (std::size_t word = 0; word < all.size(); ++word) all[word] = std::min(all[word], of_parts[part][word]);
+    all.pop_back();
+    return all;
+  }
+
   static bool equal_in_blocks(const KeyRows& a, const KeyRows& b, const std::int64_t* numbers, std::int64_t begin,
                               std::int64_t end) {
     const auto ask_for_block = [&](std::int64_t from) {

@@ -1,7 +1,6 @@
 #pragma once
 
 #include <cstdint>
-#include <limits>
 #include <optional>
 #include <vector>
 
@@ -84,11 +83,11 @@ class GPUHASH_API ColumnKeys {
   std::optional<Packing> find_packing(DeviceContext&, const KeyRows&, Stream) const;
   /// words [n], of packing.bytes() each. The packing is that of these columns' dtypes.
   virtual void pack(DeviceContext&, const KeyRows&, const Packing&, void* words, Stream) const = 0;
-  /// The words that occur get numbers in order of first occurrence, or of the words: numbers [packing.outside], -1 for
-  /// those that do not, and firsts [packing.outside], the first row of each number. Returns how many there are. For few
-  /// words: the host orders them. Waits.
-  std::int64_t number_listed(DeviceContext&, const KeyRows&, const Packing&, bool sorted, std::int64_t* numbers,
-                             std::int64_t* firsts, Stream) const;
+  /// The words that occur get numbers in order of first occurrence, or of the words: codes [n], -1 for packing.outside,
+  /// and firsts [packing.outside], the first row of each number. Returns how many there are. For words of 4 bytes, and
+  /// few of them. Waits for the number.
+  virtual std::int64_t number_listed(DeviceContext&, const KeyRows&, const Packing&, bool sorted, std::int64_t* codes,
+                                     std::int64_t* firsts, Stream) const = 0;
   /// numbers[word] = codes[i], where word is that of row i; -1 where no row has the word. numbers [packing.outside].
   virtual void list_numbers(DeviceContext&, const KeyRows&, const Packing&, const std::int64_t* codes,
                             std::int64_t* numbers, Stream) const = 0;
@@ -146,10 +145,6 @@ class GPUHASH_API ColumnKeys {
   virtual void count_up(DeviceContext&, std::int64_t* out, std::int64_t count, Stream) const = 0;
 
  protected:
-  static constexpr std::int64_t kNowhere = std::numeric_limits<std::int64_t>::max();
-
-  /// The first row of each word, kNowhere where there is none: [packing.outside], on the host. Waits.
-  virtual std::vector<std::int64_t> find_first_rows(DeviceContext&, const KeyRows&, const Packing&, Stream) const = 0;
   /// Of numbers [digits.size()], where they are valid. `digits` says where they are, and nothing else.
   virtual std::vector<NumberRange> find_ranges(DeviceContext&, const KeyRows&, const std::vector<Digit>& digits,
                                                Stream) const = 0;
