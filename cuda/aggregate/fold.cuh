@@ -12,6 +12,8 @@ namespace gpuhash::cuda {
 inline constexpr unsigned kFoldBlock = 512;
 inline constexpr int kMostFolds = 32;  // of a launch, whose parameters have 4 KiB
 
+inline constexpr unsigned kWarp = 0xffffffffu;  // all lanes
+
 /// Fold i has word first + i * step of a group's row of `width`.
 struct FoldList {
   Fold folds[kMostFolds];
@@ -95,10 +97,27 @@ static __device__ std::uint64_t row_word(const Fold& fold, std::int64_t i, doubl
   }
 }
 
-/// Merges a word into one that other threads change as well. What it reads first may be old, and then a minimum is no
-/// less, and a maximum no greater, than it is by now.
+/// Does a word change the one there? That may be old, and then a minimum is no less, and a maximum no greater, than it
+/// is by now: so most words of such folds change nothing. Sums always change.
+static __device__ bool changes(FoldKind kind, std::uint64_t word, const std::uint64_t* at) {
+  switch (kind) {
+    case FoldKind::kMin:
+    case FoldKind::kFirst:
+      return word < *at;
+    case FoldKind::kMax:
+    case FoldKind::kLast:
+    case FoldKind::kAnyTrue:
+    case FoldKind::kAnyFalse:
+      return word > *at;
+    default:
+      return true;
+  }
+}
+
+/// Merges a word into one that other threads change as well.
 static __device__ void merge_shared(FoldKind kind, std::uint64_t* at, std::uint64_t word) {
   auto* const place = reinterpret_cast<unsigned long long*>(at);
+  if (!changes(kind, word, at)) return;
   switch (kind) {
     case FoldKind::kCount:
     case FoldKind::kAddIntegers:
@@ -111,22 +130,26 @@ static __device__ void merge_shared(FoldKind kind, std::uint64_t* at, std::uint6
       return;
     case FoldKind::kMin:
     case FoldKind::kFirst:
-      if (word < *at) atomicMin(place, word);
+      atomicMin(place, word);
       return;
     case FoldKind::kMax:
     case FoldKind::kLast:
-      if (word > *at) atomicMax(place, word);
+      atomicMax(place, word);
       return;
     default:
-      if (word > *at) atomicOr(place, word);
+      atomicOr(place, word);
   }
 }
 
 /// Lanes of a warp whose rows are of one group: the lowest of them gets the word of all.
 class Peers {
  public:
-  __device__ explicit Peers(std::int64_t code) : lane_(threadIdx.x % 32) {
-    lanes_ = __match_any_sync(kWarp, static_cast<unsigned long long>(code));
+  __device__ explicit Peers(std::int64_t code) : code_(code), lane_(threadIdx.x % 32) {}
+
+  /// All lanes have to call it, before what follows.
+  __device__ void find() {
+    if (lanes_ != 0) return;
+    lanes_ = __match_any_sync(kWarp, static_cast<unsigned long long>(code_));
     alone_ = __all_sync(kWarp, (lanes_ & (lanes_ - 1)) == 0) != 0;
   }
 
@@ -149,11 +172,10 @@ class Peers {
   }
 
  private:
-  static constexpr unsigned kWarp = 0xffffffffu;
-
+  std::int64_t code_;
   unsigned lane_;
-  unsigned lanes_;
-  bool alone_;
+  unsigned lanes_ = 0;
+  bool alone_ = false;
 };
 
 /// Folds all rows. kInShared: each block has words of its own for all groups, in shared memory, and merges them into
@@ -179,19 +201,24 @@ static __global__ void __launch_bounds__(kFoldBlock)
   for (std::int64_t from = std::int64_t{blockIdx.x} * kFoldBlock + threadIdx.x - lane; from < count; from += step) {
     const std::int64_t i = from + lane;
     const std::int64_t code = i < count ? __ldcs(reinterpret_cast<const long long*>(codes) + i) : -1;
-    const Peers peers(code);
-    const bool writes = code >= 0 && peers.leads();
-    std::uint64_t* const row = target + (code < 0 ? 0 : code) * list.width + list.first;
+    Peers peers(code);
     for (int f = 0; f < list.count; ++f) {
       const Fold& fold = list.folds[f];
-      std::uint64_t* const at = row + f * list.step;
+      const auto word_of_group = [&] {
+        return target + (code < 0 ? 0 : code) * list.width + list.first + f * list.step;
+      };
+      const bool has_mean = fold.kind == FoldKind::kSquares || fold.kind == FoldKind::kPartSquares;
+      const double mean = has_mean && code >= 0 ? cast_bits<double>(word_of_group()[-1]) : 0;
       std::uint64_t word = first_word(fold.kind);
-      if (code >= 0 && (fold.valid == nullptr || reinterpret_cast<const unsigned char*>(fold.valid)[i] != 0)) {
-        const bool has_mean = fold.kind == FoldKind::kSquares || fold.kind == FoldKind::kPartSquares;
-        word = row_word(fold, i, has_mean ? cast_bits<double>(at[-1]) : 0);
-      }
+      // The value is on its way before the code has come.
+      if (i < count && (fold.valid == nullptr || reinterpret_cast<const unsigned char*>(fold.valid)[i] != 0))
+        word = row_word(fold, i, mean);
+      if (code < 0) word = first_word(fold.kind);
+      std::uint64_t* const at = word_of_group();
+      if (!__any_sync(kWarp, code >= 0 && changes(fold.kind, word, at))) continue;
+      peers.find();
       word = peers.merge(fold.kind, word);
-      if (writes) merge_shared(fold.kind, at, word);
+      if (code >= 0 && peers.leads()) merge_shared(fold.kind, at, word);
     }
   }
   if constexpr (kInShared) {
