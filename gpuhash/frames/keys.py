@@ -59,8 +59,12 @@ class Keys:
             if len(masks) > 1:
                 self.is_key = self.batch.new("bool", (self.count,))
                 _core.combine_valid(self.batch.context, masks, self.is_key, self.batch.stream)
+
+    @cached_property
+    def rows(self) -> _core.KeyRows:
+        """The keys as the core takes rows of columns."""
         parts = [column.part() for column in self.columns]
-        self.rows = _core.KeyRows(self.batch.context, parts, self.count, self.is_key, self.batch.stream)
+        return _core.KeyRows(self.batch.context, parts, self.count, self.is_key, self.batch.stream)
 
     @classmethod
     def of(cls, keys: Any, what: str = "keys", nulls: Literal["key", "none"] = "key") -> Self:
@@ -91,28 +95,11 @@ class Keys:
         ValueError
             Where there are no columns, or they differ in length or device; entries of no bytes.
         """
-        made = cls._made(keys, what, nulls)
+        made = cls(*_read_columns(keys, what), nulls)
         parts = keys.values() if isinstance(keys, dict) else keys if isinstance(keys, (list, tuple)) else [keys]
         libraries = {library_of(part) for part in parts}
         made.library = libraries.pop() if len(libraries) == 1 else None
         return made
-
-    @classmethod
-    def _made(cls, keys: Any, what: str, nulls: Literal["key", "none"]) -> Self:
-        if (frame := split_frame(keys)) is not None:
-            parts: list[Any] = list(frame.values())
-            names: list[Any] = list(frame)
-        elif isinstance(keys, dict):
-            parts, names = list(keys.values()), list(keys)
-        elif isinstance(keys, (list, tuple)) and any(map(_is_array, keys)):
-            parts, names = list(keys), list(range(len(keys)))
-        else:
-            return cls([read_column(keys, what)], None, nulls)
-        if not parts:
-            raise ValueError(f"the {what} have no columns: give one or more")
-        columns = [read_column(part, f"{what} {name!r}") for name, part in zip(names, parts, strict=True)]
-        check_columns(columns, names, what)
-        return cls(columns, keys, nulls)
 
     @classmethod
     def of_rows(cls, batch: Batch, array: _core.Array) -> Self:
@@ -296,25 +283,42 @@ class Keys:
         return Numbering(count - 1, codes, without[0], without[1])
 
 
+def _read_columns(keys: Any, what: str) -> tuple[list[Column], Any]:
+    """The columns of keys, and the form in which these are given back; None: that of the only column."""
+    if (frame := split_frame(keys)) is not None:
+        parts: list[Any] = list(frame.values())
+        names: list[Any] = list(frame)
+    elif isinstance(keys, dict):
+        parts, names = list(keys.values()), list(keys)
+    elif isinstance(keys, (list, tuple)) and any(map(_is_array, keys)):
+        parts, names = list(keys), list(range(len(keys)))
+    else:
+        return [read_column(keys, what)], None
+    if not parts:
+        raise ValueError(f"the {what} have no columns: give one or more")
+    columns = [read_column(part, f"{what} {name!r}") for name, part in zip(names, parts, strict=True)]
+    check_columns(columns, names, what)
+    return columns, keys
+
+
 def keys_of_sides(left: Any, right: Any, names: tuple[str, str], nulls: Literal["key", "none"]) -> tuple[Keys, Keys]:
     """The keys of two sides as they are given, on the left one's stream.
 
     Columns that have no dtype get that of the other side's. ValueError where the sides are on different devices.
     """
-    sides = [Keys.of(given, name, nulls="key") for given, name in zip((left, right), names, strict=True)]
-    devices = [side.batch.context.device for side in sides]
+    sides = [_read_columns(given, name)[0] for given, name in zip((left, right), names, strict=True)]
+    devices = [side[0].batch.context.device for side in sides]
     if devices[0] != devices[1]:
         raise ValueError(
             f"the {names[0]} are on {devices[0]} and the {names[1]} on {devices[1]}: move one to the other"
         )
-    for column in sides[1].columns:
-        sides[0].batch.share_stream(column.batch)
-    pairs = list(zip(sides[0].columns, sides[1].columns, strict=False))
+    for column in sides[1]:
+        sides[0][0].batch.share_stream(column.batch)
+    pairs = list(zip(*sides, strict=False))
     ours = [our if our.has_dtype or not their.has_dtype else our.like(their) for our, their in pairs]
     theirs = [their if their.has_dtype or not our.has_dtype else their.like(our) for our, their in pairs]
     first, second = (
-        Keys([*columns, *side.columns[len(pairs) :]], None, nulls)
-        for columns, side in zip((ours, theirs), sides, strict=True)
+        Keys([*columns, *side[len(pairs) :]], None, nulls) for columns, side in zip((ours, theirs), sides, strict=True)
     )
     return first, second
 
