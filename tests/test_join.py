@@ -15,6 +15,7 @@ from support.samples import random_keys
 
 import gpuhash
 from gpuhash import _core
+from gpuhash.arrays.memory import make_context
 from gpuhash.frames import keys as key_columns
 
 pa = pytest.importorskip("pyarrow")
@@ -142,6 +143,30 @@ def test_right_keys_that_are_taken_for_unique(native, dtype, right, monkeypatch)
         expected = loops(left.tolist(), right, how)
         assert as_pairs(gpuhash.join(*sides, how), how) == expected
     assert to_numpy(gpuhash.join(*sides, "anti")).tolist() == [i for i, key in enumerate(left) if key not in right]
+
+
+@pytest.mark.parametrize("least", [0, 1 << 20], ids=["numbered", "few"])
+@pytest.mark.parametrize(("dtype", "row"), [("uint8", (3,)), ("int64", (2,)), ("float32", (1,)), ("float64", (3,))])
+def test_right_keys_with_numbers_and_without(native, least, dtype, row, monkeypatch):
+    """As a GPU joins many right keys, and few."""
+    monkeypatch.setattr(key_columns, "_LEAST_TRIED", least)
+    rng = np.random.default_rng(6)
+    numbers = [rng.integers(0, 60, 90), np.append(rng.permutation(50), [3, 3])]
+    for right in (numbers[1], numbers[1][:50], numbers[1][:0]):
+        names = numbers[0].tolist(), right.tolist()
+        sides = [np.tile(side.reshape(-1, 1), row).astype(dtype) for side in (numbers[0], right)]
+        check(native, *sides, names)
+        check(native, *sides, names, validate="m:m")
+
+
+def test_keys_that_the_core_cannot_pair():
+    context = make_context("cpu")
+    left, right = _core.borrow(np.arange(6)), _core.borrow(np.arange(6, dtype=np.int32))
+    with pytest.raises(ValueError, match="differ in dtype"):
+        _core.Pairs.of_keys(context, left, right, 1, "inner", 0)
+    with pytest.raises(ValueError, match="24 bytes per key, expected 1 to 16"):
+        _core.Pairs.of_keys(context, left, left, 3, "inner", 0)
+    assert _core.Pairs.of_keys(context, left, left, 1, "inner", 0) is None  # on the host keys get numbers first
 
 
 batches = st.lists(st.integers(0, 12), max_size=60)
