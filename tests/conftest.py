@@ -223,6 +223,12 @@ def threads(request: pytest.FixtureRequest) -> Iterator[int]:
     gpuhash.set_num_threads(before)
 
 
+@pytest.fixture(params=[0, 1, 3], ids=lambda shards: f"shards-{shards}" if shards else "single")
+def shards(request: pytest.FixtureRequest) -> int:
+    """How many shards a table has, for `support.frameworks.spread`; 0: it is a single one."""
+    return int(request.param)
+
+
 @pytest.fixture
 def on_device(device: str) -> Framework:
     """The nearest framework for a device: NumPy on the host, PyTorch on the GPU."""

@@ -29,6 +29,7 @@ from support.frameworks import (
 from support.hashing import hash_key, keys_of_one_hash
 from support.memory_resources import NumPyMemory, counting_memory
 from support.samples import as_dict, check_new_mask, items_of, random_keys, random_values, same_bytes
+from support.tuning import tuned
 
 import gpuhash
 from gpuhash import HashSet, HashTable, PlatformError, TableFullError
@@ -43,6 +44,7 @@ KINDS = {
     "rows": ("int32", (), "float32", (5,)),
     "wide-rows": ("int64", (), "float64", (16,)),
     "bfloat16-rows": ("uint16", (), "bfloat16", (3, 3)),
+    "wide-keys": ("int32", (6,), "float32", ()),
 }
 OUTLINES = {  # the shards' devices
     "host-1": ["cpu"],
@@ -209,7 +211,7 @@ def test_the_owner_is_the_same_wherever_keys_come_from(devices):
 
 
 @pytest.mark.parametrize("one_is_empty", [False, True])
-@pytest.mark.parametrize("kind", ["scalar", "rows"])
+@pytest.mark.parametrize("kind", ["scalar", "rows", "wide-keys"])
 def test_several_batches_in_one_call(devices, kind, one_is_empty):
     rng = np.random.default_rng(5)
     keys, values = samples(kind)
@@ -356,7 +358,7 @@ def test_shards_are_the_table_itself(devices):
     assert not to_numpy(table.contains(own)).any()
 
 
-@pytest.mark.parametrize("kind", ["scalar", "rows", "bfloat16-rows"])
+@pytest.mark.parametrize("kind", ["scalar", "rows", "bfloat16-rows", "wide-keys"])
 def test_moves_copies_and_files(devices, kind, tmp_path):
     keys, values = samples(kind)
     table = make(kind, devices, max_load_factor=0.6, deterministic=True, default=2)
@@ -449,26 +451,52 @@ def test_keys_of_shape_one(devices):
     same_bytes(table.to(["cpu"] * 2)[keys], np.arange(100))
 
 
-def test_each_shard_is_full_alone_and_nothing_is_half_done(devices):
-    table = HashTable("int64", "int64", device=devices, capacity=64 * len(devices), growth=False, deterministic=True)
-    table[np.arange(40)] = np.arange(40)
+@pytest.mark.parametrize(("width", "bits"), [(1, 63), (4, 63), (4, 3)], ids=["word", "wide", "wide-3"])
+def test_each_shard_is_full_alone_and_nothing_is_half_done(devices, width, bits):
+    """Also of wide keys, most of which share their fingerprints."""
+    options = {"key_shape": width, "capacity": 64 * len(devices), "growth": False, "deterministic": True}
+    with tuned(fingerprint_bits=bits):
+        table = HashTable("int64", "int64", device=devices, **options)
+    keys = np.arange(10_000 if bits == 63 else 400).reshape(-1, 1).repeat(width, 1)
+    table[keys[:40]] = np.arange(40)
     before = items_of(table)
-    many = np.arange(10000)
     for place in arrays_on(devices):
+        many, values = place.array(keys), place.array(np.arange(len(keys)))
         for call in (
-            lambda place=place: table.insert(place.array(many), place.array(many)),
-            lambda place=place: table.insert_or_apply(place.array(many), place.array(many), "add"),
-            lambda place=place: table.insert_or_assign([place.array(many)], 1),
+            lambda many=many, values=values: table.insert(many, values),
+            lambda many=many, values=values: table.insert_or_apply(many, values, "add"),
+            lambda many=many: table.insert_or_assign([many], 1),
         ):
             with pytest.raises(TableFullError):
                 call()
             assert items_of(table) == before
         present = np.tile(np.arange(40), 100)
-        table[place.array(present)] = place.array(present)  # needs no room
+        table[place.array(keys[present])] = place.array(present)  # needs no room
         assert items_of(table) == before
     table.clear()
-    table[np.arange(30)] = 1
+    table[keys[:30]] = 1
     assert len(table) == 30
+
+
+def test_insertions_of_wide_keys_without_memory_change_nothing():
+    """Each allocation of a growing call fails once; a shard takes the memory beside its table's before all others."""
+    keys, values = samples("wide-keys", 600)
+    for failing in range(200):
+        memory = counting_memory("cpu")
+        table = make("wide-keys", ["cpu"] * 3, memory=[memory] * 3)
+        table[keys[:100]] = values[:100]
+        before = items_of(table)
+        memory.fail_after(failing)
+        try:
+            table.insert_or_assign(keys, -values)
+        except MemoryError:
+            memory.fail_after(None)
+            assert items_of(table) == before
+        else:
+            memory.fail_after(None)
+            assert items_of(table) == as_dict(keys, -values)
+            break
+    assert 20 < failing < 199
 
 
 def changes_of(batches):
@@ -886,8 +914,9 @@ def test_without_access_to_each_others_memory():
         (("int32", (2,)), "float32", "each"),
         (("uint16", ()), "float64", "one"),
         (("int64", ()), "uint8", "each"),
+        (("int32", (6,)), "int64", "one"),
     ],
-    ids=["int64-int64", "int64-one", "int32x2-float32", "uint16-float64-one", "int64-uint8"],
+    ids=["int64-int64", "int64-one", "int32x2-float32", "uint16-float64-one", "int64-uint8", "int32x6-one"],
 )
 def test_hot_keys_of_large_batches(devices, key_type, value_dtype, value):
     """Their values are combined before they go to their shards; whole numbers, so that float sums are exact."""

@@ -17,7 +17,7 @@ from hypothesis.stateful import (
     rule,
     run_state_machine_as_test,
 )
-from support.frameworks import Framework, gpu_count, to_numpy
+from support.frameworks import Framework, gpu_count, spread, to_numpy
 from support.samples import type_name
 from support.tuning import partitioned, tuned
 
@@ -281,11 +281,12 @@ def test_any_order_of_operations(on_device, key_type, value_type):
 @pytest.mark.parametrize("bits", [0, 3, 63])
 @pytest.mark.parametrize("value_type", [("int64", ()), ("float32", (2,))], ids=type_name)
 @pytest.mark.parametrize("key_type", WIDE_KEYS, ids=type_name)
-def test_any_order_of_operations_with_wide_keys(on_device, key_type, value_type, bits):
+def test_any_order_of_operations_with_wide_keys(on_device, key_type, value_type, bits, shards):
     class Machine(TableAgainstDict):
         pass
 
     Machine.place, Machine.key_type, Machine.value_type = on_device, key_type, value_type
+    Machine.device = spread(on_device.table_device, shards)
     with tuned(fingerprint_bits=bits):
         run_state_machine_as_test(
             Machine, settings=settings(max_examples=20, stateful_step_count=40, derandomize=True, deadline=None)

@@ -2,6 +2,7 @@
 #include <pybind11/stl.h>
 
 #include <cstdint>
+#include <limits>
 #include <memory>
 #include <stdexcept>
 #include <string>
@@ -14,8 +15,8 @@
 #include "bindings/bindings.hpp"
 #include "bindings/context.hpp"
 #include "bindings/gil.hpp"
-#include "shared/hash.hpp"
 #include "table/executor.hpp"
+#include "table/slot_types.hpp"
 #include "table/splitter.hpp"
 
 namespace gpuhash::bindings {
@@ -39,8 +40,8 @@ Rows to_rows(const DeviceContext& context, const Array& array, const char* role,
 KeyBatch to_keys(const DeviceContext& context, const Array& array) {
   const Rows rows = to_rows(context, array, "keys", false);
   if (rows.count == 0) throw std::invalid_argument("there are no keys to be split");
-  if (rows.bytes < 1 || rows.bytes > static_cast<std::int64_t>(sizeof(Uint128)))
-    throw std::invalid_argument("keys has " + std::to_string(rows.bytes) + " bytes per key, expected 1 to 16");
+  if (rows.bytes < 1 || rows.bytes > std::numeric_limits<std::uint32_t>::max())
+    throw std::invalid_argument("keys has " + std::to_string(rows.bytes) + " bytes per key, expected 1 to 2^32 - 1");
   return {rows.data, rows.count, static_cast<std::uint32_t>(rows.bytes)};
 }
 
@@ -70,6 +71,9 @@ class BoundSample {
     if (keys_.count < Sample::kKeys)
       throw std::invalid_argument(std::to_string(keys_.count) + " keys were given, expected " +
                                   std::to_string(Sample::kKeys) + " or more");
+    if (keys_.bytes > kMostSlotKeyBytes)
+      throw std::invalid_argument("keys has " + std::to_string(keys_.bytes) + " bytes per key, expected 1 to " +
+                                  std::to_string(kMostSlotKeyBytes));
     const Stream stream = to_stream(*splitter_->context, stream_address);
     const GilRelease unlocked;
     sample_ = splitter_->algorithm().sample(*splitter_->context, keys_, seed, splitter_->samples, stream);

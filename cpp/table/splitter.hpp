@@ -170,7 +170,7 @@ class CountsMailbox {
   std::uint64_t last_ = 0;
 };
 
-/// Splits batches, on one platform.
+/// Splits batches of keys of any width, on one platform. Those of more bytes than a slot are split by a hash of each.
 class Splitter {
  public:
   virtual ~Splitter() = default;
@@ -180,7 +180,7 @@ class Splitter {
   virtual std::unique_ptr<Split> split(DeviceContext& context, const KeyBatch& keys, std::uint64_t seed,
                                        const Parts& parts, CountsMailbox& mailbox, std::shared_ptr<Sample> sample,
                                        Stream stream) const = 0;
-  /// Of Sample::kKeys keys or more.
+  /// Of Sample::kKeys keys or more, of up to 16 bytes: keys that share a hash must not be merged.
   virtual std::shared_ptr<Sample> sample(DeviceContext& context, const KeyBatch& keys, std::uint64_t seed,
                                          CountsMailbox& mailbox, Stream stream) const = 0;
   /// owners [n]: of any number of parts.

@@ -150,6 +150,20 @@ std::unique_lock<ForkSafeMutex> WideKeyTable::lock() const {
   return std::unique_lock(mutex_);
 }
 
+/// As lock(), for a change of the keys other than the one that is expected.
+std::unique_lock<ForkSafeMutex> WideKeyTable::lock_for_change() {
+  auto locked = lock();
+  forget();
+  return locked;
+}
+
+/// With the lock.
+void WideKeyTable::forget() {
+  if (!expected_) return;
+  expected_.reset();
+  inner_->forget_room();
+}
+
 // Lookups -------------------------------------------------------------------------------------------------------------
 
 /// rows [n]: the keys' rows, kAbsentRow or, with Search::kPlace, kTakenRow. slots [n]: as Attempt's, and scratch memory
@@ -269,6 +283,8 @@ void WideKeyTable::note_attempts(std::uint64_t attempts) {
 void WideKeyTable::change(Span<const Change> requests) {
   for (const Change& request : requests) check_change(options_, request);
   const auto locked = lock();
+  if (expected_ && !(requests.size() == 1 && expected_->is_for(requests.front().keys, requests.front().stream)))
+    forget();
   for (const Change& request : requests)
     if (request.keys.count != 0 && context_->is_capturing(request.stream))
       throw ShapeError("an insertion of keys of " + std::to_string(options_.key_bytes()) +
@@ -276,7 +292,8 @@ void WideKeyTable::change(Span<const Change> requests) {
                        "than 16 bytes do; insert before the capture, which may have lookups and erasures");
   const GatheredKeys gathered(*context_, requests, options_.key_bytes());
   if (gathered.keys().count != 0) {
-    const Placed placed = place(gathered.keys(), gathered.stream());
+    std::optional<Expected> expected = std::exchange(expected_, std::nullopt);
+    const Placed placed = expected ? std::move(expected->placed) : place(gathered.keys(), gathered.stream());
     change_placed(requests, gathered.keys(), placed, gathered.stream());
   }
   for (const Change& request : requests) make_step(request.step, request.stream);
@@ -312,7 +329,7 @@ void WideKeyTable::change_placed(Span<const Change> requests, const KeyBatch& ke
 
 std::int64_t WideKeyTable::erase(Span<const Erasure> requests) {
   for (const Erasure& request : requests) check_reads(options_, request.reads);
-  const auto locked = lock();
+  const auto locked = lock_for_change();
   std::int64_t missing = 0;
   std::vector<Allocation> memory;
   std::vector<Erasure> erasures;
@@ -332,13 +349,13 @@ std::int64_t WideKeyTable::erase(Span<const Erasure> requests) {
 }
 
 void WideKeyTable::clear(Stream stream) {
-  const auto locked = lock();
+  const auto locked = lock_for_change();
   inner_->clear(stream);
   if (!context_->is_capturing(stream)) attempts_ = 1;  // else nothing is cleared yet
 }
 
 void WideKeyTable::restore_rows(const KeyBatch& keys, const std::int64_t* rows, Stream stream) {
-  const auto locked = lock();
+  const auto locked = lock_for_change();
   if (keys.count == 0) return inner_->restore_rows(keys, rows, stream);
   const Placed placed = place(keys, stream);
   const Write write{.column = kKeyColumn, .values = keys.data};
@@ -361,15 +378,15 @@ std::int64_t WideKeyTable::export_items(const Export& request) {
   return inner_->export_items({.reads = reads, .rows = request.rows, .room = request.room, .stream = request.stream});
 }
 
-/// As if none of the keys shared its fingerprint with another one.
-void WideKeyTable::make_room(const KeyBatch& keys, bool, Stream stream) {
+void WideKeyTable::make_room(const KeyBatch& keys, bool expect_insertion, Stream stream) {
   if (keys.count == 0) return;
-  const auto locked = lock();
-  const Allocation slots = scratch<std::uint64_t>(*context_, keys.count, stream);
-  auto* const prints = slots.as<std::uint64_t>();
-  wide_keys().fingerprint(*context_, keys, prints_, 0, prints, stream);
-  inner_->make_room({prints, keys.count, sizeof *prints}, false, stream);
+  const auto locked = lock_for_change();
+  Placed placed = place(keys, stream);
+  inner_->make_room(placed.keys(0, keys.count), expect_insertion, stream);
+  if (expect_insertion) expected_ = {keys, stream, std::move(placed)};
 }
+
+void WideKeyTable::forget_room() { const auto locked = lock_for_change(); }
 
 void WideKeyTable::reserve(std::int64_t keys, Stream stream) {
   const auto locked = lock();
@@ -377,7 +394,7 @@ void WideKeyTable::reserve(std::int64_t keys, Stream stream) {
 }
 
 void WideKeyTable::rehash(std::int64_t slots, bool compact_rows, Stream stream) {
-  const auto locked = lock();
+  const auto locked = lock_for_change();
   inner_->rehash(slots, compact_rows, stream);
 }
 

@@ -43,8 +43,9 @@ class WideKeyTable final : public Table {
   std::int64_t export_items(const Export& request) override;
   void restore_rows(const KeyBatch& keys, const std::int64_t* rows, Stream stream) override;
   void make_room(const KeyBatch& keys, bool expect_insertion, Stream stream) override;
-  void forget_room() override { inner_->forget_room(); }
-  bool has_room(std::int64_t keys) const override { return inner_->has_room(keys); }
+  void forget_room() override;
+  /// Never: make_room() also takes the memory that the insertion needs beside the table's.
+  bool has_room(std::int64_t) const override { return false; }
   void clear(Stream stream) override;
   void reserve(std::int64_t keys, Stream stream) override;
   void rehash(std::int64_t slots, bool compact_rows, Stream stream) override;
@@ -74,9 +75,22 @@ class WideKeyTable final : public Table {
     }
   };
 
+  /// Where the keys of the next insertion go, of so many at this address and in the order of this stream.
+  struct Expected {
+    KeyBatch keys;
+    Stream stream;
+    Placed placed;
+
+    bool is_for(const KeyBatch& batch, Stream its_stream) const {
+      return batch.data == keys.data && batch.count == keys.count && its_stream == stream;
+    }
+  };
+
   WideKeyTable(const WideKeyTable& other, std::shared_ptr<DeviceContext> context, std::shared_ptr<Table> inner);
 
   std::unique_lock<ForkSafeMutex> lock() const;
+  std::unique_lock<ForkSafeMutex> lock_for_change();
+  void forget();
   const WideKeys& wide_keys() const { return *context_->executors().wide_keys; }
   void search(const KeyBatch& keys, Search search, std::int64_t* rows, std::uint64_t* slots, Span<const Read> reads,
               Stream stream);
@@ -95,6 +109,7 @@ class WideKeyTable final : public Table {
   std::int64_t key_offset_;  // in each row, in bytes
   bool draws_ = false;       // initial rows of random numbers
   mutable ForkSafeMutex mutex_;
+  std::optional<Expected> expected_;  // until the next change of the keys
 
   std::uint64_t attempts_ = 1;           // the most that a key has taken to find its slot
   std::uint64_t captured_attempts_ = 0;  // those that a captured CUDA graph makes; 0: there is none

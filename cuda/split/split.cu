@@ -22,6 +22,7 @@
 #include "cuda/split/sample.cuh"
 #include "cuda/split/sort_keys.cuh"
 #include "cuda/split/tile.cuh"
+#include "table/owner_keys.hpp"
 #include "table/splitter.hpp"
 
 /// The splitter of GPUs: which kernels a batch needs, how they are launched, and the memory between them. What they do:
@@ -97,7 +98,14 @@ class CudaSplit final : public Split {
  public:
   CudaSplit(DeviceContext& context, const KeyBatch& keys, std::uint64_t seed, const Parts& parts,
             CountsMailbox& mailbox, const std::shared_ptr<Sample>& sample, Stream stream)
-      : Split(parts), context_(context), stream_(stream), letter_(context, mailbox, stream), keys_(keys), seed_(seed) {
+      : Split(parts),
+        context_(context),
+        stream_(stream),
+        letter_(context, mailbox, stream),
+        given_(keys),
+        owner_keys_(context, keys, seed, stream),
+        keys_(owner_keys_.keys()),
+        seed_(seed) {
     const DeviceGuard guard(context.device().index);
     const auto count_keys = [&] {
       with_kernels(
@@ -120,12 +128,11 @@ class CudaSplit final : public Split {
 
   void sort_keys(void* sorted) override {
     const DeviceGuard guard(context_.device().index);
-    with_kernels([&](auto key, bool whole, auto owner_bits, auto merges) {
-      using Key = decltype(key);
-      launch("splitting a batch", sort_keys_kernel<Key, owner_bits, merges>, chunks_ * kSplitBlock, kSplitBlock,
-             stream_, keys_, whole, seed_, chunk_keys_, hot<Key>(), sizes_, ranked_, sorted,
-             keys_.bytes == sizeof(Key) && is_aligned<Key>(sorted), letter_.expect(), letter_.number());
-    });
+    if (!owner_keys_.are_hashes()) return sort_owner_keys(sorted);
+    const Allocation sorted_hashes =
+        scratch<std::byte>(context_, parts().most_positions(keys_.count) * std::int64_t{keys_.bytes}, stream_);
+    sort_owner_keys(sorted_hashes.get());
+    sort(given_.data, given_.bytes, sorted, stream_);
   }
 
   void wait() override { set_counts(letter_.wait()); }
@@ -212,6 +219,15 @@ class CudaSplit final : public Split {
     });
   }
 
+  void sort_owner_keys(void* sorted) {
+    with_kernels([&](auto key, bool whole, auto owner_bits, auto merges) {
+      using Key = decltype(key);
+      launch("splitting a batch", sort_keys_kernel<Key, owner_bits, merges>, chunks_ * kSplitBlock, kSplitBlock,
+             stream_, keys_, whole, seed_, chunk_keys_, hot<Key>(), sizes_, ranked_, sorted,
+             keys_.bytes == sizeof(Key) && is_aligned<Key>(sorted), letter_.expect(), letter_.number());
+    });
+  }
+
   template <class Key>
   const HotKeys<Key>* hot() const {
     return hot_ == nullptr ? nullptr : hot_->hot<Key>();
@@ -259,7 +275,9 @@ class CudaSplit final : public Split {
   Stream stream_;
   std::shared_ptr<const CudaSample> hot_;  // null: nothing is merged
   ExpectedLetter letter_;
-  KeyBatch keys_;
+  KeyBatch given_;
+  OwnerKeys owner_keys_;
+  KeyBatch keys_;  // those by which owners are found
   std::uint64_t seed_;
   std::int64_t chunks_ = 0;
   std::int64_t chunk_keys_ = 0;
@@ -281,9 +299,11 @@ class CudaSplitter final : public Splitter {
   void find_owners(DeviceContext& context, const KeyBatch& keys, std::uint64_t seed, std::uint32_t parts,
                    std::int32_t* owners, Stream stream) const override {
     const DeviceGuard guard(context.device().index);
-    with_key_word(keys, [&](auto key, bool whole) {
-      launch("finding the owners of keys", owners_kernel<decltype(key)>, keys.count, kSplitBlock, stream, keys, whole,
-             seed, parts, owners);
+    const OwnerKeys owner_keys(context, keys, seed, stream);
+    const KeyBatch& by = owner_keys.keys();
+    with_key_word(by, [&](auto key, bool whole) {
+      launch("finding the owners of keys", owners_kernel<decltype(key)>, by.count, kSplitBlock, stream, by, whole, seed,
+             parts, owners);
     });
   }
   void number_rows(DeviceContext& context, std::int64_t* rows, std::int64_t count, std::size_t shard,

@@ -279,6 +279,13 @@ class OfWideKeys(Face):
         return keys if self.key_shape else keys[..., 0]
 
 
+class OfWideKeysOverShards(OfWideKeys):
+    """The same over two shards."""
+
+    name = "wide-keys-shards"
+    device = ("cpu", "cpu")
+
+
 class OfKeys(Face):
     """A set: the same calls without values."""
 
@@ -713,7 +720,7 @@ class TensorFlow(Face):
 FACES: dict[str, type[Face]] = {
     face.name: face
     for face in (
-        *(Face, OnGpu, Sharded, OfWideKeys, OfKeys, Distributed, DistributedSet),
+        *(Face, OnGpu, Sharded, OfWideKeys, OfWideKeysOverShards, OfKeys, Distributed, DistributedSet),
         *(TorchModule, TorchSet, TorchCompiled, Jax, JaxSet, TensorFlow),
     )
 }

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from contract.faces import CALLS, FACES, Face, OfWideKeys, OnGpu, TorchCompiled
+from contract.faces import CALLS, FACES, Face, OfWideKeys, OfWideKeysOverShards, OnGpu, TorchCompiled
 
 from gpuhash.signatures import SIGNATURES
 
@@ -27,7 +27,7 @@ def gives(call: str) -> str:
 
 
 def table_of_calls() -> str:
-    faces = [face for face in FACES.values() if face not in (OnGpu, OfWideKeys, TorchCompiled)]
+    faces = [face for face in FACES.values() if face not in (OnGpu, OfWideKeys, OfWideKeysOverShards, TorchCompiled)]
     reasons: list[str] = []
 
     def cell(face: type[Face], call: str) -> str:

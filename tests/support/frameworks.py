@@ -252,6 +252,11 @@ PLACES = [
 ]
 
 
+def spread(device: str, shards: int) -> Any:
+    """What ``device=`` is given for so many shards there; 0: for a single table."""
+    return [device] * shards if shards else device
+
+
 def platform_of(device: str) -> str:
     """A device's name without its number, for the names of tests."""
     return device.partition(":")[0]

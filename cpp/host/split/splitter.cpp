@@ -18,6 +18,7 @@
 #include "shared/hot_keys.hpp"
 #include "shared/owner.hpp"
 #include "shared/sample_slots.hpp"
+#include "table/owner_keys.hpp"
 
 namespace gpuhash::host {
 namespace {
@@ -92,8 +93,8 @@ class HostSample final : public Sample {
 /// Threads take consecutive pieces of the batch each, and know where in each part of the owners' order theirs begin.
 class HostSplit final : public Split {
  public:
-  /// hot: null, or of these keys.
-  HostSplit(const KeyBatch& keys, std::uint64_t seed, const Parts& parts, const HostSample* hot)
+  /// by: what their owners are found by. hot: null, or of these keys.
+  HostSplit(const KeyBatch& keys, const KeyBatch& by, std::uint64_t seed, const Parts& parts, const HostSample* hot)
       : Split(parts),
         keys_(keys),
         pieces_(reader_parts(keys.count)),
@@ -101,9 +102,9 @@ class HostSplit final : public Split {
         hot_slots_(hot == nullptr ? nullptr : uninitialised<std::int16_t>(keys.count)),
         begins_(scratch<std::int64_t>(pieces_ * static_cast<std::int64_t>(parts.count))) {
     if (hot != nullptr) set_merges();
-    with_key_word(keys, [&](auto key) {
+    with_key_word(by, [&](auto key) {
       using Key = decltype(key);
-      find_owners(seed, hot == nullptr ? nullptr : &hot->hot<Key>());
+      find_owners(by, seed, hot == nullptr ? nullptr : &hot->hot<Key>());
     });
     std::int64_t counts[kMaxParts];
     std::int64_t sum = 0;
@@ -185,13 +186,13 @@ class HostSplit final : public Split {
   std::size_t at(int piece, std::size_t part) const { return static_cast<std::size_t>(piece) * counts().size() + part; }
 
   template <class Key>
-  void find_owners(std::uint64_t seed, const HotKeys<Key>* hot) {
+  void find_owners(const KeyBatch& by, std::uint64_t seed, const HotKeys<Key>* hot) {
     const auto parts = static_cast<std::uint32_t>(counts().size());
-    for_each_part(keys_.count, pieces_, [&](int piece, std::int64_t begin, std::int64_t end) {
+    for_each_part(by.count, pieces_, [&](int piece, std::int64_t begin, std::int64_t end) {
       std::int64_t sizes[kMaxParts] = {};  // on the stack: in begins_ they would share a line with others'
       bool seen[kHotSlots] = {};
       for (std::int64_t i = begin; i < end; ++i) {
-        const Key key = load_word<Key>(keys_.data, i, keys_.bytes);
+        const Key key = load_word<Key>(by.data, i, by.bytes);
         const std::uint64_t hash = hash_key(key, seed);
         const std::uint32_t owner = owner_of_hash(hash, parts);
         owners_[i] = static_cast<std::uint8_t>(owner);
@@ -234,26 +235,28 @@ class HostSplit final : public Split {
 
 class HostSplitter final : public Splitter {
  public:
-  std::unique_ptr<Split> split(DeviceContext&, const KeyBatch& keys, std::uint64_t seed, const Parts& parts,
-                               CountsMailbox&, std::shared_ptr<Sample> sample, Stream) const override {
+  std::unique_ptr<Split> split(DeviceContext& context, const KeyBatch& keys, std::uint64_t seed, const Parts& parts,
+                               CountsMailbox&, std::shared_ptr<Sample> sample, Stream stream) const override {
+    const OwnerKeys by(context, keys, seed, stream);
     const bool merges = sample != nullptr && sample->has_hot_keys();
-    return std::make_unique<HostSplit>(keys, seed, parts,
+    return std::make_unique<HostSplit>(keys, by.keys(), seed, parts,
                                        merges ? static_cast<const HostSample*>(sample.get()) : nullptr);
   }
   std::shared_ptr<Sample> sample(DeviceContext&, const KeyBatch& keys, std::uint64_t seed, CountsMailbox&,
                                  Stream) const override {
     return std::make_shared<HostSample>(keys, seed);
   }
-  void find_owners(DeviceContext&, const KeyBatch& keys, std::uint64_t seed, std::uint32_t parts, std::int32_t* owners,
-                   Stream) const override {
+  void find_owners(DeviceContext& context, const KeyBatch& keys, std::uint64_t seed, std::uint32_t parts,
+                   std::int32_t* owners, Stream stream) const override {
+    const OwnerKeys owner_keys(context, keys, seed, stream);
+    const KeyBatch& by = owner_keys.keys();
     const auto find = [&](auto key) {
-      for_each_part(keys.count, reader_parts(keys.count), [&](int, std::int64_t begin, std::int64_t end) {
+      for_each_part(by.count, reader_parts(by.count), [&](int, std::int64_t begin, std::int64_t end) {
         for (std::int64_t i = begin; i < end; ++i)
-          owners[i] =
-              static_cast<std::int32_t>(owner_of(load_word<decltype(key)>(keys.data, i, keys.bytes), seed, parts));
+          owners[i] = static_cast<std::int32_t>(owner_of(load_word<decltype(key)>(by.data, i, by.bytes), seed, parts));
       });
     };
-    with_key_word(keys, find);
+    with_key_word(by, find);
   }
   void number_rows(DeviceContext&, std::int64_t* rows, std::int64_t count, std::size_t shard, Stream) const override {
     for_each_part(count, reader_parts(count), [&](int, std::int64_t begin, std::int64_t end) {

@@ -4,6 +4,7 @@
 #include <utility>
 
 #include "table/executor.hpp"
+#include "table/slot_types.hpp"
 
 namespace gpuhash {
 
@@ -43,7 +44,7 @@ void SplitBatch::begin() {
   const Splitter& splitter = *origin.executors().splitter;
   const std::uint64_t seed = routes_.shards()->seed;
   std::shared_ptr<Sample> sample;
-  if (keys_.count >= least_to_merge_ && shards() > 1)
+  if (keys_.count >= least_to_merge_ && shards() > 1 && keys_.bytes <= kMostSlotKeyBytes)
     sample = splitter.sample(origin, keys_, seed, routes_.samples(), stream_);
   split_ = splitter.split(origin, keys_, seed, Parts(shards()), routes_.counts(), sample, stream_);
   const bool merges = split_->merges();  // where there are values, with a reduction

@@ -40,8 +40,8 @@ class SplitBatch {
 
   /// Before begin(). The batch keeps them: others may be writing to them when the call is broken off.
   Answers* expect(std::int64_t bytes, bool written_directly);
-  /// Before begin(). Of a batch of `least` keys or more, all of one hot key may become one here. reduction: what the
-  /// batch does to the values of a key, if it has any.
+  /// Before begin(). Of a batch of `least` keys or more, of up to 16 bytes, all of one hot key may become one here.
+  /// reduction: what the batch does to the values of a key, if it has any.
   void allow_merging(std::int64_t least, const std::optional<Reduction>& reduction = {});
 
   /// The keys are split. Waits until it is known which shard gets how many.

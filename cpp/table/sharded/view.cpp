@@ -6,7 +6,6 @@
 
 #include <gpuhash/error.hpp>
 #include "table/sharded/turn.hpp"
-#include "table/slot_types.hpp"
 
 namespace gpuhash {
 namespace {
@@ -149,10 +148,6 @@ std::shared_ptr<ShardedTable> ShardedTable::make(const TableOptions& options,
     if (context->device().platform != contexts.front()->device().platform)
       throw ShapeError("shards on " + contexts.front()->device().to_string() + " and " + context->device().to_string() +
                        " were asked for; all shards of a table lie on one platform");
-  if (options.key_bytes() > kMostSlotKeyBytes)
-    throw ShapeError("keys of " + std::to_string(options.key_bytes()) + " bytes were asked for of a table of " +
-                     std::to_string(count) + " shards, whose keys have up to " + std::to_string(kMostSlotKeyBytes) +
-                     ": make a table on one device");
   auto shards = std::make_shared<Shards>();
   shards->options = options;
   shards->seed = options.seed.value_or(0);
