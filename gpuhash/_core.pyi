@@ -44,6 +44,10 @@ class Array(metaclass=_Type):
     def readonly(self) -> bool: ...
     def overlaps(self, other: Array) -> bool:
         """Have two contiguous arrays a byte of one device's memory in common?"""
+    def part(self, begin: int, end: int) -> Array:
+        """Rows ``[begin, end)`` of a contiguous array ``[n, ...]``; the same memory."""
+    def reshape(self, shape: Sequence[int]) -> Array:
+        """A contiguous array with another shape; the same memory."""
 
 def borrow(tensor: object, stream: int | None = None) -> Array:
     """Borrow through DLPack's exchange API, NumPy's array interface or ``__dlpack__``, whichever is fastest.
@@ -79,6 +83,8 @@ class Context(metaclass=_Type):
     def synchronize(self, stream: int) -> None: ...
     def copy(self, target: Array, source: Array, stream: int) -> None:
         """Copy all bytes, between any two of host and this device. Waits if the host is one of them."""
+    def copy_from(self, target: Array, other: Context, source: Array, stream: int) -> None:
+        """Copy all bytes out of another context's memory, whatever its device; nobody writes them any more. Waits."""
 
 @final
 class Buffer(metaclass=_Type):
@@ -238,6 +244,9 @@ class Table(metaclass=_Type):
     @property
     def shards(self) -> list[Table]:
         """Empty for a single table."""
+    @property
+    def owner_seed(self) -> int:
+        """Of the hash that picks each key's shard, as ``Split`` does. ValueError for a single table."""
     def at(self, context: Context) -> Table:
         """A table of several shards as seen from another of its devices. ValueError where it has no shard there."""
 

@@ -16,7 +16,7 @@ from .arrays.batch import Batch, Output, take_values
 from .arrays.dtypes import ITEMSIZES, MAX_ROW_BYTES, MAX_VALUE_BYTES, dtype_name
 from .arrays.export import to_host
 from .arrays.frameworks import NUMPY, Shape, framework_like
-from .arrays.memory import is_sharded, make_context
+from .arrays.memory import make_context
 from .call import Call
 from .files import serialization
 from .files.saved import Saved
@@ -24,7 +24,7 @@ from .frames.keys import Keys
 from .keyed_table import LEAST_LOAD_FACTOR
 from .keys.strings import string_dtype
 from .table import HashTable
-from .value_log import ValueLog
+from .value_log import Place, ValueLog, ValueLogs
 
 #: What the table has for each key: its first and its last run in the log, how many values it has, and how many runs.
 _COLUMNS = {"head": "int64", "tail": "int64", "values": "int64", "runs": "int64"}
@@ -43,8 +43,7 @@ class HashMultiMap(Saved):
     value_dtype, value_shape
         Dtype and shape of one value.
     device
-        "cpu", "cuda", "cuda:1", a torch.device or anything whose ``str`` is one of these. One device: there are no
-        multimaps of several shards.
+        As for ``HashTable``: of a list of devices each has a shard, with some of the keys and all of their values.
     capacity, max_load_factor, seed, memory
         As for ``HashTable``. ``capacity`` counts slots, of which a key takes one, whatever the number of its values.
 
@@ -74,11 +73,6 @@ class HashMultiMap(Saved):
         seed: int | str | None = None,
         memory: object = None,
     ) -> None:
-        if is_sharded(device):
-            raise ValueError(
-                f"device={device!r} was given, and a HashMultiMap lies on one device: give one, or make a map for each "
-                "and send each key to one of them"
-            )
         if (strings := string_dtype(key_dtype)) is not None:
             raise TypeError(
                 f"key_dtype={strings!r} was given, and keys of a HashMultiMap are integers: number the strings by "
@@ -103,11 +97,11 @@ class HashMultiMap(Saved):
         """All attributes are set here."""
         self._lock = threading.RLock()
         self._table = table
-        self._context = table._context
         self._value_dtype = value_dtype
         self._value_shape = value_shape
-        self._stream = table._stream()  # that of the last call
-        self._log = ValueLog(self._context, value_dtype, value_shape, self._stream)
+        self._place = home = Place(table._context, table._stream())  # where the last call worked
+        logs = [ValueLog(home.at(core.context), value_dtype, value_shape) for core in self._cores(table)]
+        self._logs = ValueLogs(logs, table._core.owner_seed if table._shards else 0)
         self._size: int | None = 0  # values; None: to be counted
         self._compacted = 0  # values, when the log was written anew
         self._chained = False  # may a key have several runs?
@@ -140,28 +134,29 @@ class HashMultiMap(Saved):
             batch.finish()
 
     def _insert(self, batch: Batch, values: _core.Array, broadcast: bool) -> None:
-        context, stream = batch.context, batch.stream
+        here = Place(batch.context, batch.stream)
+        context, stream = here
         count = math.prod(batch.shape)
         if count == 0:
             return
-        self._follow(stream)
+        self._follow(here)
         distinct, codes, counts = self._number(batch, count)
         found = counts.shape[0]
         order = offsets = None
         if found < count:
-            order, offsets = self._numbers(count, stream), self._numbers(found + 1, stream)
+            order, offsets = here.numbers(count), here.numbers(found + 1)
             _core.group_positions(context, codes, offsets, order, stream)
         if broadcast:  # the one value, again and again
             order = batch.lend(np.zeros(count, np.int64), "int64")
-        self._log.reserve(count, found, stream)
-        tails, none = self._numbers(found, stream), batch.lend(np.full((), -1), "int64")
+        tails, none = here.numbers(found), batch.lend(np.full((), -1), "int64")
         core = batch.core
         core.look_up([(core, distinct, [(_TAIL, tails, none)], None, None, stream)])
         num_keys, size, chained = core.size(stream), len(self), self._chained
         # From here on the log has the values, of which those count that the table knows of, should it be interrupted.
         self._size, self._chained = None, True
-        ids = self._log.append(values, order, offsets, tails, found, stream)
-        one = batch.lend(np.ones((), np.int64), "int64")
+        rows = values.reshape((1 if broadcast else count, *self._value_shape))
+        ids = self._logs.append(here, distinct, rows, counts, order, offsets, tails)
+        one = here.number(1)
         writes = [
             (_HEAD, ids, False, "keep"),
             (_TAIL, ids, False, "assign"),
@@ -174,21 +169,17 @@ class HashMultiMap(Saved):
 
     def _number(self, batch: Batch, count: int) -> tuple[_core.Array, _core.Array, _core.Array]:
         """The distinct keys of a batch, the number of each key's, and how often each occurs. Waits."""
-        context, stream = batch.context, batch.stream
+        here = Place(batch.context, batch.stream)
+        context, stream = here
         elements = math.prod(batch.key_shape)
-        if elements * ITEMSIZES[self.key_dtype] > MAX_ROW_BYTES:
-            rows = batch.array
-            if len(batch.shape) != 1:
-                rows = _core.Buffer(context, self.key_dtype, (count, *batch.key_shape), stream).array()
-                context.copy(rows, batch.array, stream)
+        if elements * ITEMSIZES[batch.array.dtype] > MAX_ROW_BYTES:
+            rows = batch.array.reshape((count, *batch.key_shape))
             numbering = Keys.of_rows(batch, rows).number(counts=True)
             assert numbering.counts is not None
-            distinct = _core.Buffer(context, self.key_dtype, (numbering.count, *batch.key_shape), stream).array()
-            _core.gather_rows(context, rows, numbering.firsts, distinct, 0, stream)
-            return distinct, numbering.codes, numbering.counts
+            return here.gather(rows, numbering.firsts), numbering.codes, numbering.counts
         work = _core.Factorization(context, batch.array, elements, True, True, stream)
-        distinct = _core.Buffer(context, self.key_dtype, (work.count, *batch.key_shape), stream).array()
-        codes, counts = self._numbers(count, stream), self._numbers(work.count, stream)
+        distinct = here.array(batch.array.dtype, (work.count, *batch.key_shape))
+        codes, counts = here.numbers(count), here.numbers(work.count)
         work.write(distinct, codes, counts, None, False)
         return distinct, codes, counts
 
@@ -209,24 +200,24 @@ class HashMultiMap(Saved):
                 batch = self._table._take(keys)
             except KeyOutOfRangeError:
                 return 0
-            self._follow(batch.stream)
-            counts = self._numbers(math.prod(batch.shape), batch.stream)
-            erased = _core.Buffer(batch.context, "bool", batch.shape, batch.stream).array()
+            here = Place(batch.context, batch.stream)
+            self._follow(here)
+            counts, erased = here.numbers(math.prod(batch.shape)), here.array("bool", batch.shape)
             size, self._size = len(self), None
             batch.core.erase([batch.erasure([(_VALUES, counts, None)], erased)])
             batch.finish()
             once = batch.to_host(erased).reshape(-1)
             gone = int(batch.to_host(counts)[once].sum())
             self._size = size - gone
-            if 2 * self._size < self._log.length:
-                self._compact(batch.stream)
+            if 2 * self._size < self._logs.length:
+                self._compact(here)
             return gone
 
     def clear(self) -> None:
         """Erases all keys; the memory stays."""
         with self._lock:
             self._table.clear()
-            self._log.clear()
+            self._logs.clear()
             self._size, self._compacted, self._chained = 0, 0, False
 
     # Lookups ---------------------------------------------------------------------------------------------------------
@@ -257,22 +248,21 @@ class HashMultiMap(Saved):
                 batch = self._table._take(keys)
             except KeyOutOfRangeError:
                 return self._no_values()
-            context, stream, count = batch.context, batch.stream, math.prod(batch.shape)
-            self._follow(stream)
-            if self._chained and self._log.length >= 2 * self._compacted and self._log.runs > 2 * self.num_keys:
-                self._compact(stream)
-            batch.core = self._table._core
-            heads, counts, runs = (self._numbers(count, stream) for _ in range(3))
+            here, count = Place(batch.context, batch.stream), math.prod(batch.shape)
+            self._follow(here)
+            if self._chained and self._logs.length >= 2 * self._compacted and self._logs.runs > 2 * self.num_keys:
+                self._compact(here)
+                views = self._table._views
+                batch.core = self._table._core if views is None else views[batch.context.device_index]
+            heads, counts, runs = (here.numbers(count) for _ in range(3))
             none = batch.lend(np.full((), -1), "int64")
             reads = [(_HEAD, heads, none), (_VALUES, counts, None), (_RUNS, runs, None)]
             batch.core.look_up([batch.lookup(reads)])
             offsets = Output(batch, "int64", (count + 1,))
-            total = _core.sum_up(context, counts, offsets.array, stream)
-            positions = self._numbers(total, stream)
-            pairs = self._log.find(heads, runs if self._chained else None, stream)
-            pairs.write(0, total, None, positions, 0)
+            total = _core.sum_up(here.context, counts, offsets.array, here.stream)
             values = Output(batch, self._value_dtype, (total, *self._value_shape))
-            self._log.read(positions, values.array, stream)
+            keys = batch.array.reshape((count, *batch.key_shape))
+            self._logs.read(here, keys, heads, counts, runs if self._chained else None, values.array)
             batch.finish()
             return offsets.result(batch), values.result(batch)
 
@@ -311,9 +301,11 @@ class HashMultiMap(Saved):
         """The number of values."""
         with self._lock:
             if self._size is None:  # a change was interrupted
-                counts, offsets = (self._numbers(self.num_keys + more, self._stream) for more in (0, 1))
-                self._table._core.export_items(None, [(_VALUES, counts, None)], None, self._stream)
-                self._size = _core.sum_up(self._context, counts, offsets, self._stream)
+                self._place.wait()
+                home = Place(self._table._context, self._table._stream())
+                counts, offsets = (home.numbers(self.num_keys + more) for more in (0, 1))
+                self._table._core.export_items(None, [(_VALUES, counts, None)], None, home.stream)
+                self._size = _core.sum_up(home.context, counts, offsets, home.stream)
             return self._size
 
     def __bool__(self) -> bool:
@@ -357,13 +349,11 @@ class HashMultiMap(Saved):
         """
         with self._lock:
             batch = self._answering(like)
-            keys, owners, positions = self._item_positions(batch.stream)
             outputs = [
                 Output(batch, self.key_dtype, (len(self), *self.key_shape)),
                 Output(batch, self._value_dtype, (len(self), *self._value_shape)),
             ]
-            _core.gather_rows(self._context, keys, owners, outputs[0].array, 0, batch.stream)
-            self._log.read(positions, outputs[1].array, batch.stream)
+            self._write_items(Place(batch.context, batch.stream), *(output.array for output in outputs))
             given = self._columns_of(outputs[0], batch)
             batch.finish()
             values = outputs[1].result(batch)
@@ -377,67 +367,78 @@ class HashMultiMap(Saved):
         if columns is None:
             return keys
         parts = {name: Output(batch, dtype, keys.array.shape[:1]) for name, dtype in columns.dtypes}
-        columns.unpack(self._context, keys.array, [part.array for part in parts.values()], batch.stream)
+        columns.unpack(batch.context, keys.array, [part.array for part in parts.values()], batch.stream)
         return parts
 
-    def _item_positions(self, stream: int) -> tuple[_core.Array, _core.Array, _core.Array]:
-        """All keys, and of each value the number of its key and its position in the log."""
-        self._follow(stream)
+    def _write_items(self, here: Place, keys: _core.Array, values: _core.Array) -> None:
+        """Fills arrays with all values and their keys, as ``items``."""
+        self._follow(here)
         if self._chained:
-            self._compact(stream)
-        keys, columns = self._export([_HEAD], stream)
-        pairs = self._log.find(columns[0], None, stream)
-        owners, positions = (self._numbers(pairs.count, stream) for _ in range(2))
-        pairs.write(0, pairs.count, owners, positions, 0)
-        return keys, owners, positions
+            self._compact(here)
+        at = 0
+        for core, log in zip(self._cores(self._table), self._logs.logs, strict=True):
+            there = here.at(core.context)
+            each, (heads,) = self._export(core, [_HEAD], there)
+            pairs = log.find(heads, None, there.stream)
+            owners, positions = there.numbers(pairs.count), there.numbers(pairs.count)
+            pairs.write(0, pairs.count, owners, positions, 0)
+            end = at + pairs.count
+            here.fetch(there.gather(each, owners), there, keys.part(at, end))
+            self._logs.read_at(here, log, positions, values.part(at, end))
+            at = end
 
-    def _export(self, columns: list[int], stream: int) -> tuple[_core.Array, list[_core.Array]]:
-        """All keys in the table's memory, and these columns of theirs."""
-        size = self._table._core.size(stream)
-        keys = _core.Buffer(self._context, self.key_dtype, (size, *self.key_shape), stream).array()
-        arrays = [self._numbers(size, stream) for _ in columns]
+    def _export(self, core: _core.Table, columns: list[int], there: Place) -> tuple[_core.Array, list[_core.Array]]:
+        """All keys of a shard, and these columns of theirs."""
+        size = core.size(there.stream)
+        keys = there.array(core.key_dtype, (size, *core.key_shape))
+        arrays = [there.numbers(size) for _ in columns]
         reads = [(column, array, None) for column, array in zip(columns, arrays, strict=True)]
-        self._table._core.export_items(keys, reads, None, stream)
+        core.export_items(keys, reads, None, there.stream)
         return keys, arrays
 
-    def _compact(self, stream: int) -> None:
-        """Writes the log anew, each key's values in one run. The new table and the new log take the old ones' place."""
-        keys, (heads, counts, runs) = self._export([_HEAD, _VALUES, _RUNS], stream)
-        offsets = self._numbers(keys.shape[0] + 1, stream)
-        total = _core.sum_up(self._context, counts, offsets, stream)
-        positions = self._numbers(total, stream)
-        self._log.find(heads, runs, stream).write(0, total, None, positions, 0)
-        log, ids = self._log.compacted(positions, offsets, stream)
+    def _compact(self, here: Place) -> None:
+        """Writes the logs anew, each key's values in one run. A new table and new logs take the old ones' place."""
         table = self._table.copy()
-        one = _core.borrow(np.ones((), np.int64))
-        if self._context.platform != "cpu":
-            host, one = one, self._numbers(1, stream)
-            self._context.copy(one, host, stream)
-        writes = [(_HEAD, ids, False, "assign"), (_TAIL, ids, False, "assign"), (_RUNS, one, True, "assign")]
-        table._core.change([(table._core, keys, writes, [], None, None, stream)])
-        self._context.synchronize(stream)  # what goes back now may be of another stream
-        self._table, self._log = table, log
-        self._size = self._compacted = total
+        made = []
+        for core, log in zip(self._cores(table), self._logs.logs, strict=True):
+            there = here.at(core.context)
+            keys, (heads, counts, runs) = self._export(core, [_HEAD, _VALUES, _RUNS], there)
+            offsets = there.numbers(keys.shape[0] + 1)
+            _core.sum_up(there.context, counts, offsets, there.stream)
+            positions = log.positions(heads, runs, there.stream)
+            compacted, ids = log.compacted(positions, offsets, there.stream)
+            writes = [
+                (_HEAD, ids, False, "assign"),
+                (_TAIL, ids, False, "assign"),
+                (_RUNS, there.number(1), True, "assign"),
+            ]
+            core.change([(core, keys, writes, [], None, None, there.stream)])
+            there.wait()  # what goes back now may be of another stream
+            made.append(compacted)
+        self._table, self._logs = table, self._logs.of(made)
+        self._size = self._compacted = self._logs.length
         self._chained = False
 
     # Small things ----------------------------------------------------------------------------------------------------
 
-    def _numbers(self, count: int, stream: int) -> _core.Array:
-        return _core.Buffer(self._context, "int64", (count,), stream).array()
+    @staticmethod
+    def _cores(table: HashTable) -> list[_core.Table]:
+        """The tables of the shards; of a single table itself."""
+        return table._shards or [table._core]
 
-    def _follow(self, stream: int) -> None:
-        """Work on the stream comes after that of the calls before."""
-        if stream != self._stream:
-            self._context.synchronize(self._stream)
-            self._stream = stream
+    def _follow(self, here: Place) -> None:
+        """Work here comes after that of the calls before."""
+        if here != self._place:
+            self._place.wait()
+            self._place = here
 
     def _answering(self, like: Any) -> Batch:
         """What outputs are made for that no keys are given for."""
         batch = Batch()
-        host = self._context.platform == "cpu"
+        context = batch.context = self._table._context
+        host = context.platform == "cpu"
         batch.framework, batch.tensor = framework_like(like, host), None
-        batch.context = self._context
-        batch.stream = 0 if host else batch.framework.stream(None, self._context.device_index)
+        batch.stream = 0 if host else batch.framework.stream(None, context.device_index)
         batch.scalar = False
         batch.staged = batch.framework is NUMPY and not host
         batch.must_wait = batch.framework.private_streams and not host
@@ -452,8 +453,8 @@ class HashMultiMap(Saved):
 
     @property
     def device(self) -> str:
-        """The name of the device: "cpu", or "cuda:" and a number."""
-        return self._context.device
+        """The name of the device: "cpu", or "cuda:" and a number; of several shards, theirs with commas between."""
+        return self._table.device
 
     @property
     def key_dtype(self) -> str:
@@ -485,10 +486,9 @@ class HashMultiMap(Saved):
         with self._lock:
             made = object.__new__(type(self))
             made._attach(self._table.copy(), self._value_dtype, self._value_shape)
-            made._stream = self._stream
-            made._log = self._log.copy(self._stream)
+            made._place = self._place
+            made._logs = self._logs.copy(self._place)
             made._size, made._compacted, made._chained = self._size, self._compacted, self._chained
-            self._context.synchronize(self._stream)
             return made
 
     __copy__ = copy
@@ -509,15 +509,11 @@ class HashMultiMap(Saved):
 
     def _contents(self) -> serialization.Contents:
         with self._lock:
-            stream = self._table._stream()
-            keys, owners, positions = self._item_positions(stream)
-            arrays = [
-                _core.Buffer(self._context, dtype, (len(self), *shape), stream).array()
-                for dtype, shape in ((self.key_dtype, self.key_shape), (self._value_dtype, self._value_shape))
-            ]
-            _core.gather_rows(self._context, keys, owners, arrays[0], 0, stream)
-            self._log.read(positions, arrays[1], stream)
-            hosts = [to_host(self._context, array, stream) for array in arrays]
+            home = Place(self._table._context, self._table._stream())
+            kinds = (self.key_dtype, self.key_shape), (self._value_dtype, self._value_shape)
+            arrays = [home.array(dtype, (len(self), *shape)) for dtype, shape in kinds]
+            self._write_items(home, *arrays)
+            hosts = [to_host(home.context, array, home.stream) for array in arrays]
         return serialization.Contents(
             key_dtype=self.key_dtype,
             key_shape=self.key_shape,

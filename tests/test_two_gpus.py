@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gc
+import pickle
 import subprocess
 import sys
 import threading
@@ -16,7 +17,7 @@ from test_memory import OPERATIONS
 from test_transfer import KINDS, table_of
 
 import gpuhash
-from gpuhash import HashTable, _core
+from gpuhash import HashMultiMap, HashTable, _core
 
 pytestmark = pytest.mark.gpu
 
@@ -490,6 +491,39 @@ def test_frameworks_are_answered_where_their_keys_are(torch, name, device):
         assert got.devices() == keys.devices()
     else:
         assert got.device == keys.device
+
+
+def test_a_multimap_over_both(torch):
+    """Keys from either GPU, and from the host, in turns; answers are where the keys are."""
+    rng = np.random.default_rng(1)
+    table = HashMultiMap("int64", "float32", 2, device=[FIRST, SECOND, SECOND])
+    model: dict[int, list[float]] = {}
+    for turn in range(9):
+        keys = rng.integers(0, 300, 500)
+        values = np.repeat(np.arange(500 * turn, 500 * turn + 500, dtype=np.float32), 2).reshape(-1, 2)
+        given, numbers = torch.from_numpy(keys), torch.from_numpy(values)
+        if turn % 3 < 2:
+            given, numbers = given.to((FIRST, SECOND)[turn % 3]), numbers.to((FIRST, SECOND)[turn % 3])
+        table.insert(given, numbers)
+        for key, value in zip(keys.tolist(), values[:, 0].tolist(), strict=True):
+            model.setdefault(key, []).append(value)
+        for device in (SECOND, FIRST, "cpu"):
+            asked = torch.arange(310, device=device)
+            offsets, found = table.find_all(asked)
+            assert offsets.device == found.device == asked.device
+            expected = [model.get(key, []) for key in range(310)]
+            assert np.diff(to_numpy(offsets)).tolist() == [len(values) for values in expected]
+            same_bytes(found, np.repeat(np.concatenate(expected).astype(np.float32), 2).reshape(-1, 2))
+        if turn == 4:
+            gone = torch.arange(100, device=SECOND)
+            assert table.erase(gone) == sum(len(model.pop(key, [])) for key in range(100))
+        assert len(table) == sum(map(len, model.values()))
+    for one in (table.copy(), pickle.loads(pickle.dumps(table))):
+        keys, values = (to_numpy(array) for array in one.items())
+        told: dict[int, list[float]] = {}
+        for key, value in zip(keys.tolist(), values[:, 0].tolist(), strict=True):
+            told.setdefault(key, []).append(value)
+        assert told == model
 
 
 def test_factorization_on_the_other_gpu(torch):

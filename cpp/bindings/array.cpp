@@ -3,6 +3,7 @@
 #include <pybind11/numpy.h>
 #include <pybind11/stl.h>
 
+#include <cstddef>
 #include <mutex>
 #include <optional>
 #include <string>
@@ -391,6 +392,28 @@ std::optional<std::uintptr_t> current_stream(const py::object& tensor) {
   return reinterpret_cast<std::uintptr_t>(stream);
 }
 
+Array part(const Array& array, std::int64_t begin, std::int64_t end) {
+  if (!array.contiguous) throw std::invalid_argument("the array is not contiguous");
+  if (array.shape.empty() || begin < 0 || begin > end || end > array.shape.front())
+    throw std::invalid_argument("rows [" + std::to_string(begin) + ", " + std::to_string(end) +
+                                ") were asked for, of which the array has not all");
+  Array rows = array;
+  rows.shape.front() = 1;
+  rows.data = static_cast<std::byte*>(array.data) + begin * rows.bytes();
+  rows.shape.front() = end - begin;
+  return rows;
+}
+
+Array reshape(const Array& array, std::vector<std::int64_t> shape) {
+  if (!array.contiguous) throw std::invalid_argument("the array is not contiguous");
+  Array same = array;
+  same.shape = std::move(shape);
+  if (same.elements() != array.elements())
+    throw std::invalid_argument("a shape of " + std::to_string(same.elements()) + " elements was given for " +
+                                std::to_string(array.elements()));
+  return same;
+}
+
 }  // namespace
 
 const DLPackExchangeAPI* find_exchange(py::handle type) {
@@ -462,7 +485,9 @@ void bind_array(py::module_& module) {
           [](const Array& array, const Array& other) {
             return array.device == other.device && overlap(array.range(), other.range());
           },
-          py::arg("other"));
+          py::arg("other"))
+      .def("part", &part, py::arg("begin"), py::arg("end"))
+      .def("reshape", &reshape, py::arg("shape"));
   module.def("borrow", &borrow, py::arg("tensor"), py::arg("stream") = py::none());
   module.def("current_stream", &current_stream, py::arg("tensor"));
 }

@@ -142,6 +142,21 @@ void copy(DeviceContext& context, const Array& target, const Array& source, std:
   }
 }
 
+void copy_from(DeviceContext& context, const Array& target, DeviceContext& other, const Array& source,
+               std::uintptr_t stream_address) {
+  check_dense(context, target, "target");
+  check_dense(other, source, "source");
+  if (target.readonly) throw std::invalid_argument("target is read-only");
+  if (target.bytes() != source.bytes())
+    throw std::invalid_argument("target has " + std::to_string(target.bytes()) + " bytes and source " +
+                                std::to_string(source.bytes()) + ": sizes must match");
+  if (target.bytes() == 0) return;
+  const Stream stream = to_stream(context, stream_address);
+  const GilRelease unlocked;
+  context.copy_from(target.data, other, source.data, static_cast<std::size_t>(target.bytes()), stream);
+  context.synchronize(stream);
+}
+
 }  // namespace
 
 void check_dense(const DeviceContext& context, const Array& array, const char* role) {
@@ -161,7 +176,8 @@ void bind_context(py::module_& module) {
           "synchronize",
           [](DeviceContext& context, std::uintptr_t stream) { context.synchronize(to_stream(context, stream)); },
           py::arg("stream"), py::call_guard<GilRelease>())
-      .def("copy", &copy, py::arg("target"), py::arg("source"), py::arg("stream"));
+      .def("copy", &copy, py::arg("target"), py::arg("source"), py::arg("stream"))
+      .def("copy_from", &copy_from, py::arg("target"), py::arg("other"), py::arg("source"), py::arg("stream"));
 }
 
 }  // namespace gpuhash::bindings

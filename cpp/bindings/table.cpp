@@ -386,6 +386,7 @@ void bind_table(py::module_& module) {
       .def("constant", &constant, py::arg("value"), stream)
       .def("clone", &clone, py::arg("context"), stream)
       .def_property_readonly("shards", &shards)
+      .def_property_readonly("owner_seed", [](Table& table) { return sharded(table).owner_seed(); })
       .def("at", &at, py::arg("context"));
 }
 

@@ -1,5 +1,6 @@
 #pragma once
 
+#include <cstdint>
 #include <memory>
 #include <vector>
 
@@ -30,6 +31,8 @@ class GPUHASH_API ShardedTable : public Table {
                                             std::vector<std::shared_ptr<DeviceContext>> contexts);
 
   virtual const std::vector<std::shared_ptr<Table>>& shards() const = 0;
+  /// Of the hash that picks each key's shard.
+  virtual std::uint64_t owner_seed() const = 0;
   /// The same table for arrays on another of its devices. Throws ShapeError where no shard is there.
   virtual std::shared_ptr<ShardedTable> at(const Device& device) = 0;
 };

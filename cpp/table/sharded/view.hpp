@@ -65,6 +65,7 @@ class ShardedView final : public ShardedTable {
   RowStorage row_storage(Stream stream) override;
 
   const std::vector<std::shared_ptr<Table>>& shards() const override { return all().tables; }
+  std::uint64_t owner_seed() const override { return all().seed; }
   std::shared_ptr<ShardedTable> at(const Device& device) override;
 
  private:
