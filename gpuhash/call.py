@@ -41,7 +41,8 @@ class Call:
     @staticmethod
     def begin(table: KeyedTable, keys: Any, out: Any = None) -> Call | Calls:
         """Of one batch, or of each of a list, whose keys are to be inserted."""
-        return Calls(table, keys) if table._shards and are_batches(keys, out) else Call(table, keys, inserts=True)
+        made = Calls if table._shards and are_batches(keys, out) else Call
+        return made(table, keys, inserts=True)
 
     @staticmethod
     def begin_lookup(table: KeyedTable, keys: Any, out: Any = None) -> Call | Calls | None:
@@ -185,9 +186,9 @@ class Call:
 class Calls:
     """The calls of a list of batches, as one: what ``Call`` has for one batch, with lists of answers."""
 
-    def __init__(self, table: KeyedTable, keys: list[Any]) -> None:
+    def __init__(self, table: KeyedTable, keys: list[Any], *, inserts: bool = False) -> None:
         self._table = table
-        self._calls = [Call(table, each) for each in keys]
+        self._calls = [Call(table, each, inserts=inserts) for each in keys]
 
     def answer_mask(self, out: None = None, what: str = "out") -> None:
         for call in self._calls:
@@ -241,6 +242,8 @@ class Calls:
         self._table._changes += 1
         self._table._core.erase(asked)
         self._finish()
+        for call in self._calls:
+            self._table._release(call.batch)
 
     def _finish(self) -> None:
         for call in self._calls:

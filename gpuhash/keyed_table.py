@@ -63,6 +63,7 @@ class KeyedTable(Saved):
         self._core = core
         self._key_columns = KeyColumns.of_core(core.key_columns)
         self._string_keys = strings  # then the keys of the core are their numbers
+        self._whole: KeyedTable | None = None  # of a shard whose keys are strings: the table, which has all of them
         plain_shape = key_shape if self._key_columns is None and strings is None else _NO_KEY_SHAPE
         self._fast = _core.FastPath(core, plain_shape)
         self._context = core.context
@@ -133,7 +134,7 @@ class KeyedTable(Saved):
         """The numbers of strings, in the table's memory."""
         if inserts:
             if known.has_doubled:
-                if 4 * len(self) < 3 * known.count:
+                if 4 * len(self if self._whole is None else self._whole) < 3 * known.count:
                     known.compact(self._numbers_of_keys)
                 else:
                     known.put_off()
@@ -148,7 +149,8 @@ class KeyedTable(Saved):
 
     def _numbers_of_keys(self) -> np.ndarray[Any, Any]:
         """Of a table of strings. Waits."""
-        return to_host(self._context, self._raw_items(values=False)[0], self._stream())
+        whole = self if self._whole is None else self._whole
+        return to_host(whole._context, whole._raw_items(values=False)[0], whole._stream())
 
     def _release(self, batch: Batch) -> None:
         """Some keys of a batch have been erased: the memory of strings may be too large for the others."""
@@ -511,12 +513,15 @@ class KeyedTable(Saved):
         Each key belongs to one of them, by its hash. What is done to a shard is done to the table: a key that is
         inserted into a shard it does not belong to is never found in the table.
         """
-        return tuple(self._face(shard) for shard in self._shards) or (self,)
+        faces = tuple(self._face(shard, self._string_keys) for shard in self._shards)
+        for face in faces:
+            face._whole = self
+        return faces or (self,)
 
-    def _face(self, core: _core.Table) -> Self:
+    def _face(self, core: _core.Table, strings: StringKeys | None) -> Self:
         """An object of another core table of this kind, that does with absent keys what this one does."""
         face = object.__new__(type(self))
-        face._attach(core, self._key_shape)
+        face._attach(core, self._key_shape, strings=strings)
         return face
 
     @property
@@ -571,7 +576,8 @@ class KeyedTable(Saved):
             As for the constructor; None for the device's own pool.
         """
         if is_sharded(device) or self._shards:
-            made = self._face(self._options(device, memory).make_core())
+            strings = None if self._string_keys is None else StringKeys(self._string_keys.dtype)
+            made = self._face(self._options(device, memory).make_core(), strings)
             if memory is None and made.device == self.device and bool(made._shards) == bool(self._shards):
                 return self
             made.reserve(len(self))

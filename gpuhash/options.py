@@ -64,7 +64,8 @@ class Options(NamedTuple):
             arguments["key_columns"] = columns
             return cls._checked("uint8", value_dtype, key_shape=columns.bytes, value_shape=value_shape, **arguments)
         if (strings := string_dtype(key_dtype)) is not None:
-            _check_strings(strings, key_shape, arguments)
+            if shape := shape_of(key_shape, "key_shape"):
+                raise ValueError(f"key_shape={shape} was given for keys of {strings!r}, each of which is one string")
             arguments["strings"] = strings
             return cls._checked("int64", value_dtype, key_shape=(), value_shape=value_shape, **arguments)
         name = key_dtype_name(key_dtype)
@@ -165,17 +166,6 @@ class Options(NamedTuple):
             self.sharded,
             [] if self.columns is None else named_columns.to_core(self.columns),
             [] if self.key_columns is None else self.key_columns.dtypes,
-        )
-
-
-def _check_strings(dtype: str, key_shape: object, arguments: dict[str, Any]) -> None:
-    """ValueError for what tables of strings do not have."""
-    if shape := shape_of(key_shape, "key_shape"):  # type: ignore[arg-type]
-        raise ValueError(f"key_shape={shape} was given for keys of {dtype!r}, each of which is one string")
-    if is_sharded(arguments["device"]):
-        raise ValueError(
-            f"device={arguments['device']!r} was given for keys of {dtype!r}, whose table lies on one device: give "
-            "one, or number the strings by gpuhash.factorize"
         )
 
 

@@ -629,8 +629,8 @@ class HashTable(DictMethods):
         clone._take_defaults_of(self)
         return clone
 
-    def _face(self, core: _core.Table) -> Self:
-        face = super()._face(core)
+    def _face(self, core: _core.Table, strings: StringKeys | None) -> Self:
+        face = super()._face(core, strings)
         face._take_defaults_of(self)
         return face
 

@@ -16,7 +16,7 @@ import pandas as pd
 import pytest
 from hypothesis import settings
 from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
-from support.frameworks import module
+from support.frameworks import module, spread
 
 import gpuhash
 from gpuhash import HashMultiMap, HashSet, HashTable
@@ -26,6 +26,12 @@ from gpuhash.keys.strings import StringKeys
 
 WORDS = ["", "a", "b", "ab", "a\0", "\0", "a\0b", "äöü", "日本", "🦀", "red", "green" * 40]
 dtypes = pytest.mark.parametrize("dtype", ["str", "bytes"])
+
+
+@pytest.fixture
+def device(device, shards):
+    """What ``device=`` is given for a table here, a single one or one of shards."""
+    return spread(device, shards)
 
 
 def of_dtype(words: list[str], dtype: str) -> list:
@@ -330,6 +336,52 @@ def test_erased_strings_give_their_memory_back(device):
     assert table._string_keys.count == 0
 
 
+@pytest.mark.parametrize("shards", [3], indirect=True)
+def test_shards_share_their_strings(device, small_stores):
+    """A shard is a table of strings, too, and what is done to it lets go of no string of the others."""
+    words = random_words(400)
+    table = HashTable("str", "int64", device=device)
+    table[words] = np.arange(400)
+    model = dict(zip(words, range(400), strict=True))
+    first = table.shards[0]
+    own = list(first)
+    assert first == {word: model[word] for word in own}
+    assert 0 < len(own) < 400
+    assert first.erase(words).sum() == len(own)
+    first.clear()
+    for word in own:
+        del model[word]
+    assert table == model
+    assert not table.contains(own).any()
+    for turn in range(5):
+        table[[f"{turn} {number}" for number in range(500)]] = 1
+        table.shards[1].erase([f"{turn} {number}" for number in range(500)])
+        table.erase([f"{turn} {number}" for number in range(500)])
+    assert table == model
+    copied = table.shards[1].copy()
+    table.clear()
+    assert copied == {word: model[word] for word in copied}
+    assert len(copied) > 0
+
+
+@pytest.mark.parametrize("shards", [3], indirect=True)
+def test_lists_of_batches(device, small_stores):
+    """A list of arrays is a list of batches, as for other tables of several shards."""
+    table = HashTable("str", "int64", device=device)
+    batches = [np.array(["a", "b"]), pd.Series(["c", "a"], dtype="str"), np.array([], "U1")]
+    new = table.insert_or_apply(batches, [np.array([1, 2]), np.array([3, 4]), 0], "add")
+    assert sum(mask.sum() for mask in new) == 3
+    assert table == {"a": 5, "b": 2, "c": 3}
+    assert [values.tolist() for values in table.find(batches)[0]] == [[5, 2], [3, 5], []]
+    assert [mask.tolist() for mask in table.erase([np.array(["b"]), np.array(["x", "c"])])] == [[True], [False, True]]
+    assert table == {"a": 5}
+    for turn in range(20):
+        words = [np.array([f"{turn} {number}" for number in range(100)]) for _ in range(2)]
+        table.insert(words, 1)
+        table.erase(words)
+    assert table._string_keys.count < 1000
+
+
 def test_calls_that_fail_give_their_strings_back(device):
     table = HashTable("str", "int64", device=device, capacity=64, growth=False)
     table["stays"] = -1
@@ -541,8 +593,6 @@ def test_dtypes_of_strings(dtype):
 
 
 def test_what_tables_of_strings_do_not_have(device):
-    with pytest.raises(ValueError, match="one device"):
-        HashTable("str", "int64", device=[device, device])
     with pytest.raises(ValueError, match=r"key_shape=\(2,\)"):
         HashTable("str", "int64", key_shape=2)
     with pytest.raises(ValueError, match="strings, which belong to one object"):
