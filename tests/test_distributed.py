@@ -24,7 +24,7 @@ if not torch.distributed.is_available() or not torch.distributed.is_gloo_availab
 
 from gpuhash import _core  # noqa: E402
 from gpuhash.arrays.memory import make_context, parse_device  # noqa: E402
-from gpuhash.distributed.duplicates import Sample  # noqa: E402
+from gpuhash.distributed.duplicates import Sample, is_short  # noqa: E402
 from gpuhash.distributed.rows import Layout, RowFormat  # noqa: E402
 from gpuhash.distributed.split import GAP, Split, join, spans_of, stream_of  # noqa: E402
 from gpuhash.distributed.words import to_words  # noqa: E402
@@ -33,7 +33,16 @@ KINDS = {
     "scalars": ("int64", (), "float32", ()),
     "rows": ("int32", (2,), "bfloat16", (4,)),
     "set": ("uint16", (3,), None, ()),
+    "wide": ("int16", (3, 4), "float32", (2,)),
+    "wide-set": ("uint8", (33,), None, ()),
 }
+#: Of more than 16 bytes.
+WIDE_KEYS: list[tuple[str, tuple[int, ...]]] = [
+    ("uint8", (17,)),
+    ("int16", (3, 4)),
+    ("uint64", (3,)),
+    ("uint8", (1000,)),
+]
 
 
 @pytest.fixture(params=["cpu", GPU])
@@ -75,8 +84,13 @@ def ranks(request):
         (("int32", ()), "bfloat16", ()),
         (("int32", (3,)), "int64", (3,)),
         (("uint16", ()), "complex128", ()),
+        (("int32", (6,)), "int64", ()),
+        (("uint8", (2, 12)), "float32", (4,)),
     ],
-    ids=["int64-int64", "int64-float32x4", "int32-bfloat16", "int32x3-int64x3", "uint16-complex128"],
+    ids=[
+        *["int64-int64", "int64-float32x4", "int32-bfloat16", "int32x3-int64x3", "uint16-complex128"],
+        *["int32x6-int64", "uint8x2x12-float32x4"],
+    ],
 )
 def test_operations_against_one_table(ranks, key_type, value_dtype, value_shape):
     device, group = ranks
@@ -85,7 +99,7 @@ def test_operations_against_one_table(ranks, key_type, value_dtype, value_shape)
 
 def test_all_dtypes(ranks):
     device, group = ranks
-    group.run(checks.all_dtypes, device, KEY_TYPES, [("float32", ())])
+    group.run(checks.all_dtypes, device, [*KEY_TYPES, *WIDE_KEYS], [("float32", ())])
     group.run(checks.all_dtypes, device, [("int64", ())], [(dtype, ()) for dtype in VALUE_DTYPES])
     group.run(checks.all_dtypes, device, [("uint8", (3,))], [("float16", (3,)), ("bool", (5,)), ("complex64", (2, 2))])
 
@@ -105,6 +119,7 @@ def test_all_dtypes(ranks):
         checks.sets,
         checks.named_columns,
         checks.columns_of_python,
+        checks.key_columns,
         checks.bad_columns,
         checks.popitems,
         checks.bad_input,
@@ -221,7 +236,7 @@ def test_the_columns_of_a_row_lie_side_by_side(fields, device):
         assert torch.equal(part, rows)
 
 
-@pytest.mark.parametrize("key_type", KEY_TYPES, ids=str)
+@pytest.mark.parametrize("key_type", [*KEY_TYPES, *WIDE_KEYS], ids=str)
 def test_a_split_puts_keys_in_the_order_of_their_owners_and_back(key_type, device):
     keys = random_keys(*key_type, 5000)
     tensor = torch.from_numpy(keys).to(device)
@@ -277,7 +292,7 @@ def test_a_split_has_no_use_for_the_default_device(parts, device):
 
 
 @pytest.mark.parametrize("parts", [2, 3, 8, 64])
-@pytest.mark.parametrize("pattern", ["sequence", "strided", "high bits", "random", "vectors"])
+@pytest.mark.parametrize("pattern", ["sequence", "strided", "high bits", "random", "vectors", "wide"])
 def test_keys_are_spread_evenly_whatever_their_pattern(pattern, parts):
     numbers = torch.arange(1 << 16)
     keys = {
@@ -286,6 +301,7 @@ def test_keys_are_spread_evenly_whatever_their_pattern(pattern, parts):
         "high bits": numbers << 47,
         "random": torch.from_numpy(random_keys("int64", (), 1 << 16)),
         "vectors": torch.stack([numbers % 256, numbers // 256], 1).to(torch.int32),
+        "wide": torch.stack([numbers % 256, numbers * 0, numbers // 256], 1),
     }[pattern]
     for seed in (0, 1, 2**64 - 1):
         counts = np.array(Split(keys, parts, seed).counts)
@@ -323,7 +339,7 @@ def test_when_duplicates_are_taken_together():
     one_in_ten = np.where(rng.random(count) < 0.1, 7, uniform)
     thrice = np.repeat(uniform[: count // 3], 3)
     hot = rng.zipf(1.5, count).astype(np.int64)
-    pairs = np.stack([hot, hot], 1)
+    pairs, triples = np.stack([hot, hot], 1), np.stack([hot, hot, hot], 1)
     often = rng.integers(0, 1000, count)
     splitter = _core.Splitter(make_context("cpu"))
     for keys, ranks, expected, expected_fast in [
@@ -335,6 +351,8 @@ def test_when_duplicates_are_taken_together():
         (one_in_ten, 4, True, True),
         (hot, 2, True, True),
         (pairs, 2, True, True),
+        (triples, 2, True, True),
+        (np.stack([uniform] * 3, 1), 2, False, False),
         (hot, 1, False, False),
         (hot[:100], 2, False, False),
         (hot[:0], 2, False, False),
@@ -344,7 +362,7 @@ def test_when_duplicates_are_taken_together():
         sample = Sample(given, ranks, 0, splitter, are_sent_fast=True)
         assert sample.has_many() is expected_fast
         assert (sample.core is not None) is (ranks > 1 and len(keys) >= _core.SAMPLE_KEYS)
-        if sample.core is not None:  # often: each comes in one sample of four keys or so
+        if sample.core is not None and is_short(given):  # often: each comes in one sample of four keys or so
             is_hot = keys is hot or keys is pairs or keys is one_in_ten
             assert Split(given, ranks, 0, splitter, 0, sample.core).merges is is_hot
 

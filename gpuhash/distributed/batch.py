@@ -14,6 +14,8 @@ from gpuhash import _core
 from gpuhash.arrays.arguments import KeyOutOfRangeError, batch_shape, encode_keys, wrong_device, wrong_dtype
 from gpuhash.arrays.dtypes import to_python
 from gpuhash.arrays.frameworks import NumPyFramework, Shape, framework_of, settle
+from gpuhash.arrays.memory import make_context
+from gpuhash.keys.columns import KeyColumns
 
 from .rows import RowFormat
 from .split import Split, stream_of
@@ -47,32 +49,67 @@ class Batch:
         return to_python(array.view("uint16") if row.dtype == "bfloat16" else array, row.dtype)
 
 
-def look_for_keys(keys: Any, key: RowFormat, device: torch.device) -> Batch:
+def look_for_keys(keys: Any, key: RowFormat, columns: KeyColumns | None, device: torch.device) -> Batch:
     """As ``take_keys``, of a lookup: no keys for a single one that the dtype cannot hold."""
     try:
-        return take_keys(keys, key, device)
+        return take_keys(keys, key, columns, device)
     except KeyOutOfRangeError:
         return Batch(key.empty(0, device), (), None, scalar=True, outside=keys)
 
 
-def take_keys(keys: Any, key: RowFormat, device: torch.device) -> Batch:
-    """The keys of a call.
+def take_keys(keys: Any, key: RowFormat, columns: KeyColumns | None, device: torch.device) -> Batch:
+    """The keys of a call; of several columns rows of bytes, in which these lie side by side.
 
     Raises
     ------
     TypeError, ValueError, OverflowError
         As ``gpuhash.HashTable`` does; TypeError for arrays of other frameworks than PyTorch and NumPy.
     """
+    if columns is None or (parts := columns.parts(keys)) is None:
+        return _take_array(keys, key, device, "keys")
+    taken = [
+        _take_array(part, RowFormat(dtype, ()), device, f"keys of {name!r}")
+        for part, (name, dtype) in zip(parts, columns.dtypes, strict=True)
+    ]
+    first = taken[0]
+    for each, (name, _) in zip(taken, columns.dtypes, strict=True):
+        if each.shape != first.shape:
+            raise ValueError(
+                f"the keys of {name!r} have shape {each.shape} and those of {columns.names[0]!r} {first.shape}: give "
+                "one number of each for each key"
+            )
+        if each.device != first.device:
+            raise ValueError("key columns lie on different devices: move them to one")
+    rows = key.empty(len(first.keys), device)
+    if len(rows):
+        stream = stream_of(rows)
+        packed = [_core.borrow(each.keys, stream) for each in taken]
+        _core.pack_columns(make_context(device), packed, _core.borrow(rows, stream), stream or 0)
+    return Batch(rows, first.shape, first.device, first.scalar)
+
+
+def unpack_keys(rows: Tensor, columns: KeyColumns) -> dict[str, Tensor]:
+    """The columns of keys, ``[n]`` each, by their names."""
+    parts = {name: RowFormat(dtype, ()).empty(len(rows), rows.device) for name, dtype in columns.dtypes}
+    if len(rows):
+        stream = stream_of(rows)
+        arrays = [_core.borrow(part, stream) for part in parts.values()]
+        columns.unpack(make_context(rows.device), _core.borrow(rows, stream), arrays, stream or 0)
+    return parts
+
+
+def _take_array(keys: Any, key: RowFormat, device: torch.device, what: str) -> Batch:
+    """Keys of one array, as ``take_keys``."""
     framework = framework_of(keys)
     scalar = False
     if framework.python:
-        array, scalar = encode_keys(keys, key.dtype, key.shape)
+        array, scalar = encode_keys(keys, key.dtype, key.shape, what)
         tensor = host_tensor(array, key.dtype)
     else:
-        tensor = tensor_of(keys, key.dtype, "keys")
+        tensor = tensor_of(keys, key.dtype, what)
     shape = batch_shape(tuple(tensor.shape), key.shape)
     where = None if isinstance(framework, NumPyFramework) else tensor.device
-    return Batch(bring(tensor, device, "keys").reshape(math.prod(shape), *key.shape), shape, where, scalar)
+    return Batch(bring(tensor, device, what).reshape(math.prod(shape), *key.shape), shape, where, scalar)
 
 
 def tensor_of(array: Any, dtype: str, what: str) -> Tensor:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
@@ -10,6 +11,8 @@ import torch
 from torch import Tensor
 
 from gpuhash import _core
+from gpuhash.arrays.dtypes import MAX_ROW_BYTES
+from gpuhash.arrays.memory import make_context
 from gpuhash.frames.factorization import factorize, unique
 from gpuhash.table import HashTable
 
@@ -45,11 +48,12 @@ class Sample:
         """Does not wait. ``are_sent_fast``: keys, with what goes along with them, are sent sooner than compared."""
         self._most_repeats = _core.SAMPLE_KEYS if are_sent_fast else int(_MANY * _core.SAMPLE_KEYS)
         self._often = int(_HOT * _core.SAMPLE_KEYS / max(1, ranks - 1))  # how often one key may come
-        #: For a split that merges hot keys; None: there are too few keys.
+        #: For a split that merges hot keys, where they are short; None: there are too few keys.
         self.core: _core.Sample | None = None
         if ranks > 1 and len(keys) >= _core.SAMPLE_KEYS:
             stream = stream_of(keys)
-            self.core = _core.Sample(splitter, _core.borrow(keys, stream), seed, stream or 0)
+            some = keys if is_short(keys) else _hashes_of_some(keys)
+            self.core = _core.Sample(splitter, _core.borrow(some, stream), seed, stream or 0)
 
     def has_many(self) -> bool:
         """Are there many duplicates, or is there a hot key? Waits for the sample."""
@@ -57,6 +61,23 @@ class Sample:
             return False
         repeats, most = self.core.repeats()
         return repeats > self._most_repeats or most > self._often
+
+
+def is_short(keys: Tensor) -> bool:
+    """Are keys compared as they are where a batch is sampled and split? Of longer ones hashes are."""
+    width: int = math.prod(keys.shape[1:]) * keys.itemsize
+    return width <= MAX_ROW_BYTES
+
+
+def _hashes_of_some(keys: Tensor) -> Tensor:
+    """As many as a sample has."""
+    size = _core.SAMPLE_KEYS
+    positions = torch.arange(size, device=keys.device) * (len(keys) // size)
+    some, stream = take_rows(keys, positions), stream_of(keys)
+    hashes = torch.empty(size, dtype=torch.uint64, device=keys.device)
+    given, out = _core.borrow(some, stream), _core.borrow(hashes, stream)
+    _core.hash_rows(make_context(keys.device), given, size, 64, 0, out, stream or 0)
+    return hashes
 
 
 def find_distinct(keys: Tensor) -> Distinct:

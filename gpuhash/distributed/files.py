@@ -150,8 +150,8 @@ def chunks(index: Index, rank: int, ranks: int, size: int) -> Iterator[tuple[Ten
     fields = {name: RowFormat(*kind) for name, kind in whole.fields.items()}
     for name, count in zip(index.names[rank::ranks], index.counts[rank::ranks], strict=True):
         contents = serialization.read_file(index.folder / name)
-        theirs = (contents.key_dtype, contents.key_shape, contents.fields)
-        if theirs != (whole.key_dtype, whole.key_shape, whole.fields):
+        theirs = (contents.key_dtype, contents.key_shape, contents.key_columns, contents.fields)
+        if theirs != (whole.key_dtype, whole.key_shape, whole.key_columns, whole.fields):
             raise ValueError(f"{name!r} holds {theirs}, and is not of the table that the index describes")
         if len(contents.keys) != count:
             raise ValueError(f"{name!r} has {len(contents.keys)} keys, and {count} by the index")

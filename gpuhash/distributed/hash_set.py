@@ -7,7 +7,6 @@ from collections.abc import Set as AbstractSet
 from typing import Any
 
 import torch
-from torch import Tensor
 
 from gpuhash import HashSet as LocalSet
 
@@ -108,7 +107,7 @@ class HashSet(Keyed):
         if isinstance(other, HashSet):
             other = other.shard
         if isinstance(other, LocalSet):
-            return other.keys("torch").to(self._steps.device)
+            return self._brought(other.keys("torch"))
         return list(other) if isinstance(other, AbstractSet) else other
 
     def _joined(self, parts: list[Any]) -> Batch:
@@ -117,10 +116,10 @@ class HashSet(Keyed):
         keys = self._key.of_words(torch.cat(words)) if words else self._key.empty(0, self._steps.device)
         return Batch(keys, (len(keys),), None, scalar=False)
 
-    def gather(self, rank: int | None = None) -> Tensor | None:
+    def gather(self, rank: int | None = None) -> Any:
         """All keys of all ranks, shard after shard; ``rank`` as for ``HashTable.gather``. Collective; waits."""
-        rows = self._gather(rank, (self._key,), lambda: [self._shard.keys("torch")])
-        return None if rows is None else rows[0]
+        rows = self._gather(rank, (self._key,), lambda: [self._take(self._shard.keys("torch")).keys])
+        return None if rows is None else self._columns_of(rows[0])
 
     def _assign_chunk(self, chunk: Callable[[], tuple[Any, Any]]) -> None:
         self._add("load", lambda: self._take(chunk()[0]))

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import torch
@@ -10,10 +10,11 @@ from torch import Tensor
 
 from gpuhash import _core
 from gpuhash._core import TableFullError
-from gpuhash.arrays.arguments import SHOWN_KEYS, absent_keys, as_keys, not_one_key
+from gpuhash.arrays.arguments import SHOWN_KEYS, absent_keys, not_one_key
+from gpuhash.arrays.dtypes import MAX_ROW_BYTES
 from gpuhash.frames.factorization import unique
 
-from .batch import Batch, look_for_keys, take_keys
+from .batch import Batch, look_for_keys, take_keys, unpack_keys
 from .call import Call, Prepared, attempt
 from .duplicates import FAST_ROW, Sample, choose, find_distinct
 from .rows import BOOL, RowFormat
@@ -62,10 +63,10 @@ class Keyed(Shards):
             return call, call.look_up(work, formats)
 
     def _take(self, keys: Any) -> Batch:
-        return take_keys(keys, self._key, self._steps.device)
+        return take_keys(keys, self._key, self._key_columns, self._steps.device)
 
     def _look_for(self, keys: Any) -> Batch:
-        return look_for_keys(keys, self._key, self._steps.device)
+        return look_for_keys(keys, self._key, self._key_columns, self._steps.device)
 
     def _sample(self, batch: Batch) -> Sample:
         steps = self._steps
@@ -82,7 +83,7 @@ class Keyed(Shards):
 
     def _can_merge(self) -> bool:
         """Do hot keys become one while a batch is sorted by owner, where an operation allows it?"""
-        return self._are_sent_fast() and 1 < self._steps.size <= _core.MAX_PARTS
+        return self._are_sent_fast() and self._key.bytes <= MAX_ROW_BYTES and 1 < self._steps.size <= _core.MAX_PARTS
 
     def _merged(self, batch: Batch) -> Batch:
         """Begins to sort the batch so."""
@@ -156,7 +157,7 @@ class Keyed(Shards):
         if not missing:
             return
         some = to_numpy(take_rows(call.batch.keys, torch.nonzero(~present).view(-1)[:SHOWN_KEYS]), self._key.dtype)
-        raise KeyError(absent_keys(as_keys(some, self._key.shape), missing, len(present)))
+        raise KeyError(absent_keys(self._shard._as_keys(some), missing, len(present)))
 
     def _pop_item(self, operation: str, pop: Callable[[Any], Any], empty: str) -> Any:
         """What ``pop`` takes out of one shard, on all ranks. KeyError on all where all shards are empty."""
@@ -168,6 +169,16 @@ class Keyed(Shards):
                 raise self._steps.on_all(KeyError(empty))
             item, problem = attempt(lambda: pop(self._shard) if self.rank == owner else None)
             return self._steps.tell_all(item, problem)[owner]
+
+    def _brought(self, keys: Any) -> Any:
+        """The keys of a local table, as PyTorch's tensors, where this one is."""
+        if isinstance(keys, Mapping):
+            return {name: part.to(self._steps.device) for name, part in keys.items()}
+        return keys.to(self._steps.device)
+
+    def _columns_of(self, rows: Tensor) -> Any:
+        """Keys as they are given: with key columns each of these by its name."""
+        return rows if self._key_columns is None else unpack_keys(rows, self._key_columns)
 
     # Keys ------------------------------------------------------------------------------------------------------------
 

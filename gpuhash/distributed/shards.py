@@ -7,18 +7,18 @@ import itertools
 import math
 import os
 import secrets
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Any, Self
 
 import numpy as np
 
 from gpuhash.arrays import consumers
 from gpuhash.arrays.arguments import count_of, seed_of
-from gpuhash.arrays.dtypes import MAX_ROW_BYTES
 from gpuhash.arrays.frameworks import Shape
 from gpuhash.files import serialization
 from gpuhash.hash_set import HashSet
 from gpuhash.keyed_table import LEAST_LOAD_FACTOR
+from gpuhash.keys.columns import KeyColumns
 from gpuhash.keys.strings import no_strings
 
 from . import files
@@ -31,7 +31,9 @@ _NO_ARRAY = (
     "its items lie with several processes: ask it with contains(keys), which is collective, or give its shard's keys()"
 )
 #: What ``_adopt`` sets: deep copies have their own, or share it as copies do.
-_OWN_ATTRIBUTES = frozenset({"_steps", "_seed", "_shard", "_key", "_values", "_row_bytes", "_size_bound"})
+_OWN_ATTRIBUTES = frozenset(
+    {"_steps", "_seed", "_shard", "_key", "_key_columns", "_values", "_row_bytes", "_size_bound"}
+)
 _numbers = itertools.count(1)  # of the tables that this process has made
 
 
@@ -81,21 +83,14 @@ class Shards:
         return {**options, **slots, "seed": seed_of(options["seed"]), "is_random": is_random}
 
     def _adopt(self, shard: Any, steps: Group, seed: int) -> None:
-        """All attributes are set here. ValueError, on all ranks alike, for keys that cannot be split by owners."""
+        """All attributes are set here. ValueError, on all ranks alike, for keys that are strings."""
         if shard._string_keys is not None:
             raise ValueError(no_strings(shard.key_dtype, "distributed tables have"))
-        key = RowFormat(shard.key_dtype, shard.key_shape)
-        if shard.key_columns is not None:
-            raise ValueError("keys of several columns were asked for, and distributed tables take one array of keys")
-        if key.bytes > MAX_ROW_BYTES:
-            raise ValueError(
-                f"keys of {key.bytes} bytes were asked for, and those of distributed tables have up to "
-                f"{MAX_ROW_BYTES}: make them shorter by a hash, or keep a gpuhash.{type(shard).__name__} in one process"
-            )
         self._steps = steps
         self._seed = seed  # of the owners' hash, and of the shards' at first
         self._shard = shard
-        self._key = key
+        self._key = RowFormat(shard.key_dtype, shard.key_shape)
+        self._key_columns: KeyColumns | None = shard._key_columns
         self._row_bytes = self._key.bytes  # of what is sent for a key: without values
         self._size_bound = len(shard)  # keys that the shard may have
 
@@ -179,13 +174,19 @@ class Shards:
 
     @property
     def key_dtype(self) -> str:
-        """The name of the keys' dtype."""
+        """The name of the keys' dtype. With key columns "uint8": rows of bytes."""
         return self._key.dtype
 
     @property
     def key_shape(self) -> Shape:
-        """The shape of one key: ``()``, or ``(k,)`` for vectors."""
+        """The shape of one key: ``()`` for integers; with key columns ``(bytes,)``."""
         return self._key.shape
+
+    @property
+    def key_columns(self) -> Mapping[str, str] | None:
+        """The dtypes of the key columns by their names, in order; None where keys are one array."""
+        columns: Mapping[str, str] | None = self._shard.key_columns
+        return columns
 
     @property
     def max_load_factor(self) -> float:
@@ -341,8 +342,8 @@ class Shards:
     def _options_of(contents: serialization.Contents) -> dict[str, Any]:
         """The constructor's options for what a file says."""
         return {
-            "key_dtype": contents.key_dtype,
-            "key_shape": contents.key_shape,
+            "key_dtype": contents.key_dtype if contents.key_columns is None else dict(contents.key_columns.dtypes),
+            "key_shape": contents.key_shape if contents.key_columns is None else (),
             "capacity": 0,
             "max_load_factor": contents.max_load_factor,
             "growth": True,

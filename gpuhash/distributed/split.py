@@ -61,7 +61,7 @@ class Split:
     Parameters
     ----------
     keys
-        Integers of any dtype, ``[n]``, or vectors of up to 16 bytes, ``[n, k]``; dense, on any device.
+        Integers of any dtype, ``[n]``, or arrays of these of any width, ``[n, ...]``; dense, on any device.
     parts
         The number of owners.
     seed
@@ -72,7 +72,7 @@ class Split:
         The owner whose part comes last in the order of the owners; by default that with the highest number.
     sample
         Of these keys, with this seed. Where it has hot keys they are merged: several of one such key share a row, and
-        the parts have no order. Not with more than 64 parts.
+        the parts have no order. Not with more than 64 parts, nor of keys of more than 16 bytes.
 
     Notes
     -----

@@ -155,8 +155,10 @@ class HashTable(Valued):
         keys, values = self._shard.items(like)
         return keys, values
 
-    def gather(self, rank: int | None = None) -> tuple[Tensor, Tensor] | None:
+    def gather(self, rank: int | None = None) -> tuple[Any, Any] | None:
         """All keys and values of all ranks, shard after shard. Collective: the same ``rank`` everywhere. Waits.
+
+        Keys of several columns are a mapping of their names to tensors.
 
         Parameters
         ----------
@@ -166,10 +168,12 @@ class HashTable(Valued):
 
         def rows() -> list[Tensor]:
             keys, values = self._shard.items("torch")
-            return [keys, self._values.all.pack(self._values.by_name(values))]
+            return [self._take(keys).keys, self._values.all.pack(self._values.by_name(values))]
 
         items = self._gather(rank, (self._key, self._values.all.row), rows)
-        return None if items is None else (items[0], self._values.plain(self._values.all.unpack(items[1])))
+        if items is None:
+            return None
+        return self._columns_of(items[0]), self._values.plain(self._values.all.unpack(items[1]))
 
     def get(self, keys: Any, default: Any = None) -> Any:
         """The values of this rank's keys, and a default for absent ones. Collective; waits.
@@ -268,7 +272,7 @@ class HashTable(Valued):
             self._shard._check_kind_of(other)
             keys, theirs = other.items("torch")
             moved = {name: each.to(self._steps.device) for name, each in self._values.by_name(theirs).items()}
-            return keys.to(self._steps.device), self._values.plain(moved)
+            return self._brought(keys), self._values.plain(moved)
         return items_of(other, self._values.columns, self._key.shape)
 
     # The field's words -----------------------------------------------------------------------------------------------

@@ -734,6 +734,65 @@ def bad_columns(rank: int, count: int, device: str) -> None:
     assert len(table) == 20 * count
 
 
+def key_columns(rank: int, count: int, device: str) -> None:
+    """Several columns are one key, also of more than 16 bytes, in tables, sets and files."""
+    here = place(device, rank)
+    for dtypes in ({"shop": "int32", "day": "uint8"}, {"user": "int64", "item": "int64", "kind": "int16"}):
+        rng = np.random.default_rng(8)
+        parts = [{name: rng.integers(0, 5, 200).astype(dtype) for name, dtype in dtypes.items()} for _ in range(count)]
+        table = distributed.HashTable(dtypes, "int64", device=here.device, deterministic=True)
+        assert dict(table.key_columns) == dtypes
+        one = gpuhash.HashTable(dtypes, "int64", deterministic=True)
+        mine = {name: here.array(column) for name, column in parts[rank].items()}
+        new = gathered(to_numpy(table.insert_or_apply(mine, here.array(np.full(200, rank + 1)), "add")))
+        expected = [one.insert_or_apply(part, owner + 1, "add") for owner, part in enumerate(parts)]
+        assert sum(mask.sum() for mask in new) == sum(mask.sum() for mask in expected)
+        same_bytes(table[mine], one[parts[rank]])
+        as_tuple = tuple(mine.values())
+        same_bytes(table.find(as_tuple)[0], one[parts[rank]])
+        listed = list(zip(*(column[:5].tolist() for column in parts[rank].values()), strict=True))
+        assert table[listed].tolist() == one[listed].tolist()
+        assert table[listed[0]] == one[listed[0]]
+        assert listed[0] in table
+        assert tuple(9 for _ in dtypes) not in table
+        assert tuple(np.iinfo(dtype).max + 1 for dtype in dtypes.values()) not in table
+        with pytest.raises(KeyError, match=re.escape(str((9,) * len(dtypes)))):
+            table[[listed[0], (9,) * len(dtypes)]]
+        keys, values = table.gather()
+        assert {name: str(column.dtype).removeprefix("torch.") for name, column in keys.items()} == dtypes
+        twin = gpuhash.HashTable(dtypes, "int64")
+        twin.update({name: to_numpy(column) for name, column in keys.items()}, to_numpy(values))
+        assert twin == one
+        with tempfile.TemporaryDirectory() as made:
+            folder = gathered(made)[0]
+            table.save(folder)
+            loaded = distributed.HashTable.load(folder, device=here.device)
+            dist.barrier()
+        assert dict(loaded.key_columns) == dtypes
+        same_bytes(loaded[mine], one[parts[rank]])
+        loaded.clear()
+        loaded.update(one)
+        assert len(loaded) == len(one)
+        loaded.update({listed[0]: -1})
+        assert loaded[gathered(listed[0])[0]] == -1
+        erased = loaded.erase(mine)
+        assert sum(mask.sum() for mask in gathered(to_numpy(erased))) == len(one)
+        members = distributed.HashSet(dtypes, device=here.device)
+        members.update(mine, set(listed), gpuhash.HashSet.from_keys(parts[rank]))
+        assert len(members) == len(one)
+        everything = {name: to_numpy(column) for name, column in members.gather().items()}
+        assert gpuhash.HashSet.from_keys(everything) == set(one)
+        assert members.pop() in set(one)
+        wrong = {**mine, next(iter(dtypes)): here.array(np.zeros(3, next(iter(dtypes.values()))))}
+        with pytest.raises(ValueError, match=r"rank 0: the keys of '.*' have shape"):
+            table[wrong if rank == 0 else mine]
+        with pytest.raises(ValueError, match=r"rank 0: keys of the columns a were given"):
+            table.contains({"a": mine[next(iter(dtypes))]} if rank == 0 else mine)
+        with pytest.raises(TypeError, match=r"rank 0: "):
+            table.contains({name: here.array(np.zeros(2, "int8")) for name in dtypes} if rank == 0 else mine)
+        assert len(table) == len(one)
+
+
 def popitems(rank: int, count: int, device: str) -> None:
     """All ranks get the same item, and no other call gets it; in the end the table is empty on all."""
     here = place(device, rank)
