@@ -346,9 +346,9 @@ def exercise_integer_columns(count: int, dtypes: tuple[str, ...], most: int) -> 
             assert all(as_items(one) == as_items(other) for one, other in zip(ours.keys, theirs.keys, strict=True))
 
 
-def exercise_multimap(value_dtype: str, value_shape: tuple[int, ...]) -> None:
+def exercise_multimap(value_dtype: str, value_shape: tuple[int, ...], device: object) -> None:
     rng = np.random.default_rng(4)
-    table = gpuhash.HashMultiMap("int64", value_dtype, value_shape, device=DEVICE)
+    table = gpuhash.HashMultiMap("int64", value_dtype, value_shape, device=device)
     model: dict = {}
     for count in (700, 1, 2000, 90):
         keys = rng.integers(0, 300, count)
@@ -427,7 +427,10 @@ def exercise_split(key_dtype: str, key_shape: tuple[int, ...], value_dtype: str,
     keys[...] = numbers.reshape(-1, *[1] * len(key_shape))
     splitter, context = _core.Splitter(_core.Context(DEVICE)), _core.Context(DEVICE)
     given = to_device(keys)
-    sample = _core.Sample(splitter, _core.borrow(given), seed, 0)
+    sample = None
+    if keys[0].nbytes <= 16:
+        sample = _core.Sample(splitter, _core.borrow(given), seed, 0)
+        assert sample.repeats()[1] > 1000
     split = _core.Split(splitter, _core.borrow(given), parts, parts - 1, 16, 1, seed, 0, sample if merged else None)
     told = zeros(parts, "int64", (3,))
     split.tell([7, 9], _core.borrow(told))
@@ -436,7 +439,6 @@ def exercise_split(key_dtype: str, key_shape: tuple[int, ...], value_dtype: str,
     split.sort_keys(_core.borrow(sorted_keys))
     counts = split.counts()
     assert on_host(told).tolist() == [[part, 7, 9] for part in counts]
-    assert sample.repeats()[1] > 1000
     assert (sum(counts) < count) is merged
     values = rng.integers(0, 9, count).astype(value_dtype)
     combined = zeros(rows, value_dtype)
@@ -514,16 +516,16 @@ def exercise_short_floats(dtype: str, value_shape: tuple[int, ...]) -> None:
     assert (np.abs(got - expected[:, None]) <= expected[:, None] / (1024 if dtype == "float16" else 128)).all()
 
 
-def exercise_shards() -> None:
+def exercise_shards(width: int) -> None:
     """Three on one device, whose keys are split."""
-    keys = np.arange(9000)
-    table = gpuhash.HashTable("int64", "float32", value_shape=(3,), device=[DEVICE] * 3)
+    keys = np.arange(9000).reshape(-1, 1).repeat(width, 1)
+    table = gpuhash.HashTable("int64", "float32", key_shape=width, value_shape=(3,), device=[DEVICE] * 3)
     table[keys] = 2
     rows, is_new = table.find_or_insert(keys + 5, 3)
     assert is_new.sum() == 5
     assert rows.tolist() == table.rows(keys + 5).tolist()
     assert table.find(keys + 9000)[1].sum() == 5
-    assert table.items()[0].shape == (9005,)
+    assert table.items()[0].shape == (9005, width)
 
 
 def exercise_trials(key_dtype: str, key_shape: tuple[int, ...], size: int) -> None:
@@ -566,7 +568,10 @@ def calls(whole_words: bool) -> Iterator[Callable[[], None]]:
         [*KEYS, ("uint8", ())], ["int64", "float32"], [2, 7, 64], [False, True]
     ):
         yield partial(exercise_split, *key, value_dtype, parts, merged=merged)
-    yield exercise_shards
+    for key, parts in itertools.product([("int32", (6,)), ("uint8", (17,))], [2, 7, 64]):  # by their hashes
+        yield partial(exercise_split, *key, "int64", parts, merged=False)
+    for width in (1, 4):
+        yield partial(exercise_shards, width)
     for dtype, value_shape in itertools.product(["float16", "bfloat16"], [(), (5,), (70,)]):
         yield partial(exercise_short_floats, dtype, value_shape)
     for key in KEYS[1:]:
@@ -591,7 +596,8 @@ def calls(whole_words: bool) -> Iterator[Callable[[], None]]:
             if most <= 2**16 or "uint16" not in dtypes:
                 yield partial(exercise_integer_columns, count, dtypes, most)
     for value_dtype, value_shape in (("int64", ()), ("float32", (4,)), ("uint8", (3,)), ("float32", (3,))):
-        yield partial(exercise_multimap, value_dtype, value_shape)
+        for device in (DEVICE, [DEVICE] * 3):
+            yield partial(exercise_multimap, value_dtype, value_shape, device)
     kinds = [*KEYS, ("float32", ())]
     batches = [(dtype, shape, count, 100, True) for dtype, shape in kinds for count in (3333, 4099)]  # one block, more
     batches.append(("int64", (), 70_001, 100, True))  # few kinds, which blocks count by themselves
