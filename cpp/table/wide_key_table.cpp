@@ -153,13 +153,12 @@ std::unique_lock<ForkSafeMutex> WideKeyTable::lock() const {
 /// As lock(), for a change of the keys other than the one that is expected.
 std::unique_lock<ForkSafeMutex> WideKeyTable::lock_for_change() {
   auto locked = lock();
-  forget();
+  if (expected_) forget();
   return locked;
 }
 
 /// With the lock.
 void WideKeyTable::forget() {
-  if (!expected_) return;
   expected_.reset();
   inner_->forget_room();
 }
@@ -223,11 +222,20 @@ void WideKeyTable::make_step(const ChainStep* step, Stream stream) {
 
 // Changes -------------------------------------------------------------------------------------------------------------
 
+/// Waits. All that a change of these keys needs to know, and takes memory for, before anything is changed.
+WideKeyTable::Placed WideKeyTable::place(const KeyBatch& keys, Stream stream) {
+  Placed placed = find_slots(keys, stream);
+  if (!draws_ || placed.absent == 0) return placed;
+  placed.digests = scratch<Uint128>(*context_, keys.count, stream);
+  wide_keys().digest(*context_, keys, placed.digests.as<Uint128>(), stream);
+  return placed;
+}
+
 /// Waits. Gives each key a slot that is its own: that which it has, or one that neither another key of the table has
 /// nor another one of the batch gets.
-WideKeyTable::Placed WideKeyTable::place(const KeyBatch& keys, Stream stream) {
+WideKeyTable::Placed WideKeyTable::find_slots(const KeyBatch& keys, Stream stream) {
   const std::int64_t n = keys.count;
-  Placed placed{scratch<std::uint64_t>(*context_, n, stream), scratch<std::int64_t>(*context_, n, stream)};
+  Placed placed{scratch<std::uint64_t>(*context_, n, stream), scratch<std::int64_t>(*context_, n, stream), 0, {}};
   auto* const slots = placed.slots.as<std::uint64_t>();
   auto* const rows = placed.rows.as<std::int64_t>();
   search(keys, Search::kPlace, rows, slots, {}, stream);
@@ -294,17 +302,13 @@ void WideKeyTable::change(Span<const Change> requests) {
   if (gathered.keys().count != 0) {
     std::optional<Expected> expected = std::exchange(expected_, std::nullopt);
     const Placed placed = expected ? std::move(expected->placed) : place(gathered.keys(), gathered.stream());
-    change_placed(requests, gathered.keys(), placed, gathered.stream());
+    change_placed(requests, placed);
   }
   for (const Change& request : requests) make_step(request.step, request.stream);
 }
 
-/// `keys`: of all requests.
-void WideKeyTable::change_placed(Span<const Change> requests, const KeyBatch& keys, const Placed& placed,
-                                 Stream stream) {
-  const bool drawn = draws_ && placed.absent != 0;
-  const Allocation digests = scratch<Uint128>(*context_, drawn ? keys.count : 0, stream);
-  if (drawn) wide_keys().digest(*context_, keys, digests.as<Uint128>(), stream);
+/// `placed`: the keys of all requests.
+void WideKeyTable::change_placed(Span<const Change> requests, const Placed& placed) {
   std::vector<Change> changes;
   std::vector<std::vector<Write>> writes;
   std::vector<std::vector<Read>> reads;
@@ -320,7 +324,7 @@ void WideKeyTable::change_placed(Span<const Change> requests, const KeyBatch& ke
     inner.keys = placed.keys(from, count);
     inner.writes = written;
     inner.reads = reads.emplace_back(of_inner(request.reads));
-    if (drawn) inner.drawn_from = digests.as<Uint128>() + from;
+    if (placed.digests.get() != nullptr) inner.drawn_from = placed.digests.as<Uint128>() + from;
     inner.step = nullptr;
     from += count;
   }
@@ -386,7 +390,10 @@ void WideKeyTable::make_room(const KeyBatch& keys, bool expect_insertion, Stream
   if (expect_insertion) expected_ = {keys, stream, std::move(placed)};
 }
 
-void WideKeyTable::forget_room() { const auto locked = lock_for_change(); }
+void WideKeyTable::forget_room() {
+  const auto locked = lock();
+  forget();
+}
 
 void WideKeyTable::reserve(std::int64_t keys, Stream stream) {
   const auto locked = lock();

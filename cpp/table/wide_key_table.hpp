@@ -69,6 +69,7 @@ class WideKeyTable final : public Table {
     Allocation slots;  // [n], uint64
     Allocation rows;   // [n], int64: negative for absent keys
     std::int64_t absent = 0;
+    Allocation digests;  // [n], Uint128: what initial rows are drawn from, if any are
 
     KeyBatch keys(std::int64_t from, std::int64_t count) const {
       return {slots.as<std::uint64_t>() + from, count, sizeof(std::uint64_t)};
@@ -96,9 +97,10 @@ class WideKeyTable final : public Table {
               Stream stream);
   std::int64_t find_in(const Lookup& request);
   Placed place(const KeyBatch& keys, Stream stream);
+  Placed find_slots(const KeyBatch& keys, Stream stream);
   bool part_absent(const KeyBatch& keys, const Placed& placed, Stream stream);
   void note_attempts(std::uint64_t attempts);
-  void change_placed(Span<const Change> requests, const KeyBatch& keys, const Placed& placed, Stream stream);
+  void change_placed(Span<const Change> requests, const Placed& placed);
   void make_step(const ChainStep* step, Stream stream);
 
   TableOptions options_;
