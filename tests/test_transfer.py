@@ -14,7 +14,9 @@ from support.samples import VALUE_DTYPES, as_dict, items_of, random_keys, random
 
 import gpuhash
 from gpuhash import HashSet, HashTable, _core
-from gpuhash.arrays.memory import make_context
+from gpuhash.arrays.dtypes import storage_dtype
+from gpuhash.arrays.export import to_host
+from gpuhash.arrays.memory import make_context, parse_device
 from gpuhash.files import saved, serialization
 
 KINDS = {
@@ -350,6 +352,34 @@ def test_copies_of_few_bytes_in_threads(torch_cuda):
 
     with ThreadPoolExecutor(8) as pool:
         assert list(pool.map(copy_often, range(8))) == [None] * 8
+
+
+@pytest.mark.parametrize("dtype", ["int64", "bfloat16", "complex128"])
+@pytest.mark.parametrize("shape", [(6,), (6, 2, 3), (0, 3)], ids=str)
+def test_parts_and_shapes_of_an_array_are_its_memory(device, dtype, shape):
+    """And a copy goes from the memory of one context to that of another."""
+    context, other = make_context(device), _core.Context(*parse_device(device))
+    numbers = random_values(dtype, shape)
+    source, target = (_core.Buffer(each, dtype, shape, 0).array() for each in (context, other))
+    context.copy(source, _core.borrow(np.ascontiguousarray(numbers)), 0)
+    other.copy_from(target, context, source, 0)
+    for begin, end in ((0, shape[0]), (shape[0] // 3, shape[0] // 2), (shape[0], shape[0])):
+        part = target.part(begin, end)
+        assert (part.dtype, part.shape) == (dtype, (end - begin, *shape[1:]))
+        same_bytes(to_host(other, part, 0), numbers[begin:end].view(storage_dtype(dtype)))
+    flat = target.reshape((numbers.size,))
+    assert (flat.data, flat.shape) == (target.data, (numbers.size,))
+    same_bytes(to_host(other, flat, 0), numbers.reshape(-1).view(storage_dtype(dtype)))
+    for begin, end in ((-1, 0), (1, 0), (0, shape[0] + 1)):
+        with pytest.raises(ValueError, match="of which the array has not all"):
+            target.part(begin, end)
+    with pytest.raises(ValueError, match="elements was given for"):
+        target.reshape((numbers.size + 1,))
+    if numbers.size:
+        with pytest.raises(ValueError, match="sizes must match"):
+            other.copy_from(target.part(1, 2), context, source, 0)
+        with pytest.raises(ValueError, match="not contiguous"):
+            _core.borrow(np.arange(8)[::2]).part(0, 1)
 
 
 def test_a_copy_to_the_host_is_not_captured(torch_cuda):
