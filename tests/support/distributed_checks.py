@@ -975,34 +975,37 @@ def outsiders(rank: int, count: int, device: str) -> None:
 def full_shards(rank: int, count: int, device: str) -> None:
     """A shard without room refuses the batch on all ranks, and none of it is put in anywhere."""
     here = place(device, rank)
-    table = distributed.HashTable("int64", "int64", device=here.device, capacity=100 * count, growth=False)
-    keys = np.arange(5000)
-    owners = to_numpy(owner_of(table, here, keys))
-    crowd, others = keys[owners == count - 1], keys[owners != count - 1]
-    if rank == 0:
-        table[here.array(crowd[:90])] = 1
-    else:
-        table[here.array(others[:0])] = 1
-    table[here.array(crowd[:90])] = 2  # all present
-    before = items_of(table.shard)
-    batch = np.concatenate([others[:30], crowd[90:111]]) if rank == 0 else others[30:50]
-    for call in (
-        lambda: table.__setitem__(here.array(batch), 5),
-        lambda: table.insert(here.array(batch), 5),
-        lambda: table.insert_or_apply(here.array(batch), 5, "add"),
-        lambda: table.setdefault(here.array(batch), 5),
-    ):
-        with pytest.raises(TableFullError, match=f"rank {count - 1}: room for 111 keys"):
-            call()
-        assert items_of(table.shard) == before
-    table[here.array(crowd[90:100] if rank == 0 else crowd[:0])] = 3  # to the last slot
-    assert len(table) == 100
-    with pytest.raises(TableFullError):
-        table.reserve(1000 * count)
-    members = distributed.HashSet("int64", device=here.device, capacity=10 * count, max_capacity=10 * count)
-    with pytest.raises(TableFullError):
-        members.add(here.array(keys))
-    assert len(members) == 0
+    for shape in ((), (4,)):  # of one word, and of more than 16 bytes
+        options = {"key_shape": shape, "device": here.device}
+        table = distributed.HashTable("int64", "int64", **options, capacity=100 * count, growth=False)
+        keys = np.arange(5000) if not shape else np.arange(5000).reshape(-1, 1).repeat(*shape, 1)
+        owners = to_numpy(owner_of(table, here, keys))
+        crowd, others = keys[owners == count - 1], keys[owners != count - 1]
+        if rank == 0:
+            table[here.array(crowd[:90])] = 1
+        else:
+            table[here.array(others[:0])] = 1
+        table[here.array(crowd[:90])] = 2  # all present
+        before = items_of(table.shard)
+        batch = np.concatenate([others[:30], crowd[90:111]]) if rank == 0 else others[30:50]
+        given = here.array(batch)
+        for call in (
+            lambda table=table, given=given: table.__setitem__(given, 5),
+            lambda table=table, given=given: table.insert(given, 5),
+            lambda table=table, given=given: table.insert_or_apply(given, 5, "add"),
+            lambda table=table, given=given: table.setdefault(given, 5),
+        ):
+            with pytest.raises(TableFullError, match=f"rank {count - 1}: room for 111 keys"):
+                call()
+            assert items_of(table.shard) == before
+        table[here.array(crowd[90:100] if rank == 0 else crowd[:0])] = 3  # to the last slot
+        assert len(table) == 100
+        with pytest.raises(TableFullError):
+            table.reserve(1000 * count)
+        members = distributed.HashSet("int64", **options, capacity=10 * count, max_capacity=10 * count)
+        with pytest.raises(TableFullError):
+            members.add(here.array(keys))
+        assert len(members) == 0
 
 
 class Failing:
@@ -1191,7 +1194,8 @@ def hot_keys_are_looked_up_once(rank: int, count: int, device: str) -> None:
 
 def owner_of(table: Any, here: Framework, keys: np.ndarray) -> Any:
     """The rank that owns each key, as another table of the same ranks says."""
-    rows = distributed.HashTable("int64", "int64", value_shape=(1,), device=here.device)
+    kind = {"key_shape": keys.shape[1:], "value_shape": (1,)}
+    rows = distributed.HashTable("int64", "int64", **kind, device=here.device)
     return rows.rows(here.array(keys))[0]
 
 
