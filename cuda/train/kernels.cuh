@@ -477,18 +477,21 @@ void launch_training_by(const TrainWork& work, Stream stream) {
 
 template <int kVectors>
 void launch_training(const TrainWork& work, Stream stream) {
-  if constexpr (kVectors >= kMostVectors) return launch_training_by<Any, kVectors>(work, stream);
-  switch (work.trained.numbers.optimizer) {
-    case Optimizer::kSgd:
-      return launch_training_by<One<Optimizer::kSgd>, kVectors>(work, stream);
-    case Optimizer::kAdagrad:
-      return launch_training_by<One<Optimizer::kAdagrad>, kVectors>(work, stream);
-    case Optimizer::kRowWiseAdagrad:
-      return launch_training_by<One<Optimizer::kRowWiseAdagrad>, kVectors>(work, stream);
-    case Optimizer::kAdam:
-      return launch_training_by<One<Optimizer::kAdam>, kVectors>(work, stream);
-    case Optimizer::kLamb:
-      return launch_training_by<One<Optimizer::kLamb>, kVectors>(work, stream);
+  if constexpr (kVectors >= kMostVectors) {
+    launch_training_by<Any, kVectors>(work, stream);
+  } else {
+    switch (work.trained.numbers.optimizer) {
+      case Optimizer::kSgd:
+        return launch_training_by<One<Optimizer::kSgd>, kVectors>(work, stream);
+      case Optimizer::kAdagrad:
+        return launch_training_by<One<Optimizer::kAdagrad>, kVectors>(work, stream);
+      case Optimizer::kRowWiseAdagrad:
+        return launch_training_by<One<Optimizer::kRowWiseAdagrad>, kVectors>(work, stream);
+      case Optimizer::kAdam:
+        return launch_training_by<One<Optimizer::kAdam>, kVectors>(work, stream);
+      case Optimizer::kLamb:
+        return launch_training_by<One<Optimizer::kLamb>, kVectors>(work, stream);
+    }
   }
 }
 
