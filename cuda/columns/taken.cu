@@ -4,12 +4,11 @@
 
 #include <algorithm>
 #include <cstddef>
-#include <cub/device/device_scan.cuh>
 
 #include "cuda/check.hpp"
 #include "cuda/columns/entries.cuh"
 #include "cuda/launch.cuh"
-#include "cuda/stream.hpp"
+#include "cuda/sorts.hpp"
 #include "table/taken_rows.hpp"
 
 namespace gpuhash::cuda {
@@ -92,13 +91,13 @@ __global__ void __launch_bounds__(kColumnBlock)
   if (threadIdx.x % 32 == 0 && most >= 0) atomicMax(greatest, most);
 }
 
-/// out [count + 1]: lengths, and 0 at the end.
+/// out [count + 1]: 0, and lengths.
 __global__ void __launch_bounds__(kColumnBlock)
     write_lengths_kernel(const std::int64_t* offsets, const std::int64_t* index, std::int64_t count,
                          std::int64_t* out) {
   const std::int64_t j = row_of_thread();
   if (j > count) return;
-  const std::int64_t row = j < count ? index[j] : -1;
+  const std::int64_t row = j > 0 ? index[j - 1] : -1;
   out[j] = row < 0 ? 0 : offsets[row + 1] - offsets[row];
 }
 
@@ -151,12 +150,7 @@ std::int64_t take_string_offsets(DeviceContext& context, const std::int64_t* off
   const DeviceGuard guard(context.device().index);
   check_index(context, index, count, rows, stream);
   launch("taking strings", write_lengths_kernel, count + 1, kColumnBlock, stream, offsets, index, count, out);
-  std::size_t bytes = 0;
-  check(cub::DeviceScan::ExclusiveSum(nullptr, bytes, out, out, count + 1, handle(stream)), "planning a sum");
-  const Allocation workspace(context, std::max<std::size_t>(bytes, 1), stream);
-  launch_may_fail("summing lengths");
-  check(cub::DeviceScan::ExclusiveSum(workspace.get(), bytes, out, out, count + 1, handle(stream)), "summing lengths");
-  note_launched_kernel();
+  sum_in_place(context, out, count + 1, stream);
   std::int64_t total = 0;
   context.copy_to_host(&total, out + count, sizeof total, stream);
   return total;

@@ -11,7 +11,7 @@
 #include "cuda/executor.hpp"
 #include "cuda/launch.cuh"
 #include "cuda/pair/key_table.cuh"
-#include "cuda/pair/pair_scans.hpp"
+#include "cuda/sorts.hpp"
 
 namespace gpuhash::cuda {
 namespace {

@@ -7,7 +7,7 @@
 #include "cuda/check.hpp"
 #include "cuda/executor.hpp"
 #include "cuda/launch.cuh"
-#include "cuda/pair/pair_scans.hpp"
+#include "cuda/sorts.hpp"
 
 namespace gpuhash::cuda {
 namespace {

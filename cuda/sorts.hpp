@@ -4,7 +4,7 @@
 
 #include <gpuhash/device_context.hpp>
 
-/// What scans and sorts. Apart from the other kernels, for CUB's headers take far longer to compile than these.
+/// Sums and sorts of CUB's. Its headers and sorts take far longer to compile than other kernels: one file has them all.
 namespace gpuhash::cuda {
 
 /// numbers[i] becomes the sum of the first i + 1.
