@@ -146,14 +146,14 @@ class Hashing {
             return rows<kind, std::uint32_t>();
         }
       }
+      rows<kind, std::uint8_t>();
     } else if constexpr (kind == ByteKind::kFloat64) {
-      if (are_aligned<std::uint64_t>())
-        return keys_.bytes == 8 ? rows<kind, std::uint64_t, 8>() : rows<kind, std::uint64_t>();
+      keys_.bytes == 8 ? rows<kind, std::uint64_t, 8>() : rows<kind, std::uint64_t>();
     } else if constexpr (kind == ByteKind::kFloat32) {
-      if (are_aligned<std::uint32_t>())
-        return keys_.bytes == 4 ? rows<kind, std::uint32_t, 4>() : rows<kind, std::uint32_t>();
+      keys_.bytes == 4 ? rows<kind, std::uint32_t, 4>() : rows<kind, std::uint32_t>();
+    } else {
+      rows<kind, std::uint8_t>();
     }
-    rows<kind, std::uint8_t>();
   }
 
   template <ByteKind kind, class Word, int fixed = 0>

@@ -8,7 +8,8 @@
 
 namespace gpuhash {
 
-/// Keys that are hashed, dense, in the context's memory: rows of one length, or strings.
+/// Keys that are hashed, dense, in the context's memory: rows of one length, at multiples of a number's bytes, or
+/// strings.
 struct HashedKeys {
   const void* data = nullptr;
   std::int64_t count = 0;
