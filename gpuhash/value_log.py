@@ -86,7 +86,8 @@ class ValueLog:
     def reserve(self, values: int, runs: int, stream: int) -> None:
         """Makes room for so many more. MemoryError where there is none."""
         self._values = self._grown(self._values, self.length, values, stream)
-        self._begins = self._grown(self._begins, self.runs + 1, runs, stream)
+        begins = self.runs and self.runs + 1  # the first run writes where it begins, and each where it ends
+        self._begins = self._grown(self._begins, begins, self.runs + 1 + runs - begins, stream)
         self._nexts = self._grown(self._nexts, self.runs, runs, stream)
 
     def append(
