@@ -25,9 +25,9 @@ from .frames.streaming import GroupBy
 from .frames.taking import take
 from .hash_multi_map import HashMultiMap
 from .hash_set import HashSet
-from .named_columns import Column
 from .table import HashTable
-from .tables import load, open
+from .tables.by_name import load, open
+from .tables.named_columns import Column
 from .threads import get_num_threads, set_num_threads
 from .torch import dispatch
 from .torch.pickling import allow_in_checkpoints

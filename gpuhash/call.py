@@ -13,12 +13,12 @@ from typing import TYPE_CHECKING, Any, Self
 from . import _core
 from .arrays.arguments import KeyOutOfRangeError, action_of
 from .arrays.batch import Change, Erasure, Lookup, Output, Read, Write, take_values
-from .named_columns import Columns, by_name, chosen
+from .tables.named_columns import Columns, by_name, chosen
 from .torch import dispatch as traced
 
 if TYPE_CHECKING:
-    from .keyed_table import KeyedTable
     from .table import HashTable
+    from .tables.keyed_table import KeyedTable
 
 
 class Call:

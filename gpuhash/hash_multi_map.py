@@ -21,10 +21,10 @@ from .call import Call
 from .files import serialization
 from .files.saved import Saved
 from .frames.keys import Keys
-from .keyed_table import LEAST_LOAD_FACTOR
 from .keys.strings import string_dtype
 from .table import HashTable
-from .value_log import Place, ValueLog, ValueLogs
+from .tables.keyed_table import LEAST_LOAD_FACTOR
+from .tables.value_log import Place, ValueLog, ValueLogs
 
 #: What the table has for each key: its first and its last run in the log, how many values it has, and how many runs.
 _COLUMNS = {"head": "int64", "tail": "int64", "values": "int64", "runs": "int64"}

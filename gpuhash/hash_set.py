@@ -16,8 +16,8 @@ from .arrays.dtypes import INTEGER_BOUNDS, is_python_integer, read_objects
 from .arrays.frameworks import framework_of
 from .call import Call
 from .files import serialization
-from .keyed_table import KeyedTable
-from .options import Options, infer_set, settled_keys
+from .tables.keyed_table import KeyedTable
+from .tables.options import Options, infer_set, settled_keys
 from .torch import dispatch as traced
 
 

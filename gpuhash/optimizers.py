@@ -19,7 +19,7 @@ from weakref import WeakSet
 
 from . import _core
 from .arrays.arguments import flag_of
-from .named_columns import Column
+from .tables.named_columns import Column
 
 __all__ = ["LAMB", "SGD", "Adagrad", "Adam", "Optimizer", "RowWiseAdagrad"]
 

@@ -8,18 +8,19 @@ from typing import Any, Self
 
 import numpy as np
 
-from . import _core, named_columns
+from . import _core
 from .arrays.arguments import action_of, no_default, one_value
 from .arrays.batch import Batch, join, take_values
 from .arrays.dtypes import comparable, dtype_name, numpy_dtype, storage_dtype, to_python
 from .arrays.frameworks import NUMPY, Framework, Shape, default_stream, framework_like, framework_of, settle
 from .call import Call, actions_of
-from .dict_methods import NO_DEFAULT, DictMethods
 from .files import serialization
 from .initializers import Initializer
 from .keys.strings import StringKeys
-from .options import Options, infer, infer_columns, settled_keys
-from .row_access import RowAccess
+from .tables import named_columns
+from .tables.dict_methods import NO_DEFAULT, DictMethods
+from .tables.options import Options, infer, infer_columns, settled_keys
+from .tables.row_access import RowAccess
 from .torch import dispatch as traced
 
 

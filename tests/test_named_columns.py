@@ -35,7 +35,7 @@ KINDS: dict[str, dict[str, Any]] = {
 
 def kind_of(columns: dict[str, Any]) -> dict[str, tuple[str, tuple[int, ...]]]:
     """Dtype and shape of each column."""
-    made = gpuhash.named_columns.checked(columns)
+    made = gpuhash.tables.named_columns.checked(columns)
     return {name: (column.dtype, column.shape) for name, column in made.items()}
 
 

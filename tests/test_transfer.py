@@ -250,7 +250,7 @@ def test_pickles_name_what_is_public():
         assert b"cgpuhash\nunpickle\n" in names
         assert b"cgpuhash\n" + type(made).__name__.encode() + b"\n" in names
         assert b"gpuhash.base" not in names
-        assert b"gpuhash.keyed_table" not in names
+        assert b"gpuhash.tables.keyed_table" not in names
         assert b"gpuhash.table" not in names
 
 

@@ -17,9 +17,9 @@ from gpuhash.arrays.arguments import count_of, seed_of
 from gpuhash.arrays.frameworks import Shape
 from gpuhash.files import serialization
 from gpuhash.hash_set import HashSet
-from gpuhash.keyed_table import LEAST_LOAD_FACTOR
 from gpuhash.keys.columns import KeyColumns
 from gpuhash.keys.strings import no_strings
+from gpuhash.tables.keyed_table import LEAST_LOAD_FACTOR
 
 from . import files
 from .call import attempt

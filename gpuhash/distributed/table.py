@@ -12,10 +12,10 @@ from torch import Tensor
 from gpuhash import HashTable as LocalTable
 from gpuhash.arrays import consumers
 from gpuhash.arrays.arguments import no_default
-from gpuhash.dict_methods import NO_DEFAULT, items_of
 from gpuhash.files import serialization
 from gpuhash.initializers import Initializer
-from gpuhash.named_columns import Column
+from gpuhash.tables.dict_methods import NO_DEFAULT, items_of
+from gpuhash.tables.named_columns import Column
 
 from .call import Prepared, attempt
 from .rows import BOOL, INT64

@@ -11,10 +11,10 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from gpuhash import named_columns
 from gpuhash.arrays.arguments import encode_values, one_value, wrong_value_shape
 from gpuhash.arrays.frameworks import framework_of
-from gpuhash.named_columns import Column
+from gpuhash.tables import named_columns
+from gpuhash.tables.named_columns import Column
 
 from .batch import Batch, bring, tensor_of
 from .rows import Layout, RowFormat

@@ -17,7 +17,7 @@ from typing import Any, BinaryIO
 
 import numpy as np
 
-from gpuhash import initializers, named_columns
+from gpuhash import initializers
 from gpuhash.arrays.arguments import MAX_AXES
 from gpuhash.arrays.arrow_c import StringChunk
 from gpuhash.arrays.dtypes import ITEMSIZES, MAX_KEY_BYTES, MAX_VALUE_BYTES, is_integer, plain_bools, storage_dtype
@@ -25,7 +25,8 @@ from gpuhash.arrays.frameworks import Shape
 from gpuhash.arrays.strings import Strings
 from gpuhash.initializers import Initializer
 from gpuhash.keys.columns import KeyColumns
-from gpuhash.named_columns import Columns
+from gpuhash.tables import named_columns
+from gpuhash.tables.named_columns import Columns
 
 from .whole_file import write_whole
 

@@ -11,8 +11,8 @@ import jax.numpy as jnp
 from gpuhash.arrays.arguments import action_of
 from gpuhash.arrays.frameworks import Shape
 from gpuhash.call import actions_of
-from gpuhash.named_columns import by_name, chosen
 from gpuhash.signatures import Signature
+from gpuhash.tables.named_columns import by_name, chosen
 
 from .arrays import need_dtype, not_differentiable, to_array
 from .state import SINGLE, Kind

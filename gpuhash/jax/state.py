@@ -17,10 +17,10 @@ from gpuhash import _core
 from gpuhash.arrays.dtypes import numpy_dtype, storage_dtype
 from gpuhash.arrays.frameworks import Shape
 from gpuhash.hash_set import HashSet
-from gpuhash.keyed_table import KeyedTable
 from gpuhash.keys.strings import no_strings
-from gpuhash.named_columns import Column, Columns
 from gpuhash.table import HashTable
+from gpuhash.tables.keyed_table import KeyedTable
+from gpuhash.tables.named_columns import Column, Columns
 
 from .library import TOKEN_WORDS, begin, check
 

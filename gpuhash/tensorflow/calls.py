@@ -15,13 +15,14 @@ from typing import Any
 import tensorflow as tf
 from tensorflow.python.framework import ops as framework_ops
 
-from gpuhash import HashTable, _core, named_columns
+from gpuhash import HashTable, _core
 from gpuhash.arrays.arguments import KeyOutOfRangeError, action_of, as_keys, count_of, encode_keys, not_one_key
 from gpuhash.arrays.frameworks import Shape
 from gpuhash.call import actions_of
-from gpuhash.dict_methods import NO_DEFAULT
 from gpuhash.keys.strings import no_strings
-from gpuhash.named_columns import Column
+from gpuhash.tables import named_columns
+from gpuhash.tables.dict_methods import NO_DEFAULT
+from gpuhash.tables.named_columns import Column
 
 from .eager import wait_for_ops
 from .library import ops

@@ -24,8 +24,8 @@ from tensorflow.python.ops import control_flow_util
 from gpuhash import HashTable, _core, initializers, optimizers, unique
 from gpuhash.arrays.arguments import count_of
 from gpuhash.initializers import Initializer
-from gpuhash.named_columns import Column
 from gpuhash.optimizers import Optimizer
+from gpuhash.tables.named_columns import Column
 
 from .asked_gradients import is_asked_for
 from .eager import need_eager, wait_for_ops

@@ -13,7 +13,7 @@ from tensorflow.python.ops import control_flow_util, handle_data_util, lookup_op
 from tensorflow.python.training import saver
 
 from gpuhash.arrays.arguments import count_of
-from gpuhash.named_columns import Column, Columns
+from gpuhash.tables.named_columns import Column, Columns
 
 from .library import ops
 

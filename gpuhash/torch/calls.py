@@ -14,10 +14,10 @@ from typing import Any, NamedTuple
 
 import torch
 
-from gpuhash import named_columns
 from gpuhash.arrays.arguments import action_of, no_default
 from gpuhash.call import actions_of
 from gpuhash.signatures import Signature
+from gpuhash.tables import named_columns
 
 _ops: Any = torch.ops.gpuhash
 _LARGEST_INT = (1 << 63) - 1

@@ -20,8 +20,8 @@ from gpuhash import HashSet, HashTable, initializers, unique
 from gpuhash.arrays.arguments import flag_of
 from gpuhash.arrays.dtypes import dtype_name
 from gpuhash.initializers import Constant, Initializer, Normal
-from gpuhash.named_columns import Column
 from gpuhash.optimizers import Optimizer
+from gpuhash.tables.named_columns import Column
 
 from . import averages, embedding_ops
 from . import dispatch as traced

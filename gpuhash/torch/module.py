@@ -9,9 +9,9 @@ from typing import Any, Self
 import torch
 
 from gpuhash import Column, CudaError, HashSet, HashTable, TableFullError
-from gpuhash.dict_methods import NO_DEFAULT
 from gpuhash.keys.strings import no_strings
 from gpuhash.signatures import SIGNATURES
+from gpuhash.tables.dict_methods import NO_DEFAULT
 
 from . import calls
 from .state import default_of, named_state_of

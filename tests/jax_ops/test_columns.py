@@ -47,7 +47,7 @@ def with_twin(programs, **options):
 
 def values_of(names, count):
     """Small integers, of which every sum is exact."""
-    columns = gpuhash.named_columns.checked(COLUMNS)
+    columns = gpuhash.tables.named_columns.checked(COLUMNS)
     rng = np.random.default_rng(count)
     made = {}
     for name in names:

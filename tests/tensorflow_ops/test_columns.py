@@ -46,7 +46,7 @@ def with_twin(tools, **options):
 
 def values_of(names, shape):
     """Small integers, of which every sum is exact."""
-    columns = gpuhash.named_columns.checked(COLUMNS)
+    columns = gpuhash.tables.named_columns.checked(COLUMNS)
     rng = np.random.default_rng(np.sum(shape, dtype=int))
     made = {}
     for name in names:
@@ -395,7 +395,7 @@ def test_initial_values_of_all_kinds(tools):
         values, new = table.lookup_or_insert(keys)
         assert new.numpy().all()
         same_columns(values, twin[keys])
-    assert table.columns == gpuhash.named_columns.checked(columns)
+    assert table.columns == gpuhash.tables.named_columns.checked(columns)
 
 
 def test_wrap(tools, device):

@@ -10,12 +10,12 @@ from typing import Any, TypeAlias
 
 import numpy as np
 
-from . import initializers
-from .arrays.arguments import need_unicode, one_value, shape_of
-from .arrays.dtypes import ITEMSIZES, MAX_VALUE_BYTES, dtype_name, plain_bools, storage_dtype
-from .arrays.frameworks import Shape
-from .initializers import CoreInitializer, Initializer
-from .torch import dispatch as traced
+from gpuhash import initializers
+from gpuhash.arrays.arguments import need_unicode, one_value, shape_of
+from gpuhash.arrays.dtypes import ITEMSIZES, MAX_VALUE_BYTES, dtype_name, plain_bools, storage_dtype
+from gpuhash.arrays.frameworks import Shape
+from gpuhash.initializers import CoreInitializer, Initializer
+from gpuhash.torch import dispatch as traced
 
 #: Name, dtype, shape and initializer; as the core has it.
 CoreColumn: TypeAlias = tuple[str, str, Shape, CoreInitializer | None]

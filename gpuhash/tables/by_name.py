@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import os
 
-from . import _core
-from .arrays.arguments import checked_name, is_unicode
-from .files import serialization
-from .hash_multi_map import HashMultiMap
-from .hash_set import HashSet
-from .table import HashTable
+from gpuhash import _core
+from gpuhash.arrays.arguments import checked_name, is_unicode
+from gpuhash.files import serialization
+from gpuhash.hash_multi_map import HashMultiMap
+from gpuhash.hash_set import HashSet
+from gpuhash.table import HashTable
 
 
 def open(name: str) -> HashTable | HashSet:

@@ -7,13 +7,15 @@ from typing import Any, Self, cast
 
 import numpy as np
 
-from . import _core, named_columns
-from .arrays import consumers
-from .arrays.batch import Batch, Read
-from .arrays.dtypes import comparable
-from .arrays.float_mode import in_default_float_mode
-from .arrays.frameworks import Shape, framework_of
-from .call import Call
+from gpuhash import _core
+from gpuhash.arrays import consumers
+from gpuhash.arrays.batch import Batch, Read
+from gpuhash.arrays.dtypes import comparable
+from gpuhash.arrays.float_mode import in_default_float_mode
+from gpuhash.arrays.frameworks import Shape, framework_of
+from gpuhash.call import Call
+
+from . import named_columns
 from .keyed_table import KeyedTable
 
 

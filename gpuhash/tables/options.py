@@ -9,15 +9,17 @@ from typing import Any, NamedTuple, Self
 
 import numpy as np
 
-from . import _core, initializers, named_columns
-from .arrays.arguments import checked_load_factor, checked_name, count_of, flag_of, one_value, seed_of, shape_of
-from .arrays.arrow_c import opened
-from .arrays.dtypes import ITEMSIZES, MAX_KEY_BYTES, MAX_VALUE_BYTES, infer_numbers, key_dtype_name, read_numbers
-from .arrays.frameworks import Shape, framework_of, settle
-from .arrays.memory import is_sharded, make_contexts
-from .arrays.strings import Strings
-from .keys.columns import KeyColumns
-from .keys.strings import string_dtype
+from gpuhash import _core, initializers
+from gpuhash.arrays.arguments import checked_load_factor, checked_name, count_of, flag_of, one_value, seed_of, shape_of
+from gpuhash.arrays.arrow_c import opened
+from gpuhash.arrays.dtypes import ITEMSIZES, MAX_KEY_BYTES, MAX_VALUE_BYTES, infer_numbers, key_dtype_name, read_numbers
+from gpuhash.arrays.frameworks import Shape, framework_of, settle
+from gpuhash.arrays.memory import is_sharded, make_contexts
+from gpuhash.arrays.strings import Strings
+from gpuhash.keys.columns import KeyColumns
+from gpuhash.keys.strings import string_dtype
+
+from . import named_columns
 from .named_columns import Column, Columns
 
 

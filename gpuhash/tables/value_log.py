@@ -7,8 +7,8 @@ from typing import NamedTuple, Self
 
 import numpy as np
 
-from . import _core
-from .arrays.frameworks import Shape
+from gpuhash import _core
+from gpuhash.arrays.frameworks import Shape
 
 
 class Place(NamedTuple):

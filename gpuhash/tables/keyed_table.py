@@ -11,8 +11,8 @@ from typing import Any, Self
 
 import numpy as np
 
-from . import _core, initializers, named_columns
-from .arrays.arguments import (
+from gpuhash import _core, initializers
+from gpuhash.arrays.arguments import (
     SHOWN_KEYS,
     absent_keys,
     as_keys,
@@ -20,20 +20,22 @@ from .arrays.arguments import (
     count_of,
     not_one_key,
 )
-from .arrays.batch import Batch, Read, Views, Write, to_device
-from .arrays.dtypes import storage_dtype
-from .arrays.export import export, export_apart, to_host
-from .arrays.frameworks import Shape, default_stream, framework_like
-from .arrays.memory import is_sharded, make_context
-from .arrays.strings import Strings, is_string_form
-from .call import Call
-from .files import serialization
-from .files.saved import Saved
-from .keys.columns import KeyColumns
-from .keys.strings import StringBatch, StringKeys
+from gpuhash.arrays.batch import Batch, Read, Views, Write, to_device
+from gpuhash.arrays.dtypes import storage_dtype
+from gpuhash.arrays.export import export, export_apart, to_host
+from gpuhash.arrays.frameworks import Shape, default_stream, framework_like
+from gpuhash.arrays.memory import is_sharded, make_context
+from gpuhash.arrays.strings import Strings, is_string_form
+from gpuhash.call import Call
+from gpuhash.files import serialization
+from gpuhash.files.saved import Saved
+from gpuhash.keys.columns import KeyColumns
+from gpuhash.keys.strings import StringBatch, StringKeys
+from gpuhash.torch import dispatch as traced
+
+from . import named_columns
 from .named_columns import Column
 from .options import Options
-from .torch import dispatch as traced
 
 _ITERATION_CHUNK = 4096
 #: At which a file's items are inserted.

@@ -8,15 +8,16 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from . import _core
-from .arrays.arguments import count_of, wrong_dtype
-from .arrays.batch import Batch, Output, join, to_device
-from .arrays.frameworks import Shape, framework_of
+from gpuhash import _core
+from gpuhash.arrays.arguments import count_of, wrong_dtype
+from gpuhash.arrays.batch import Batch, Output, join, to_device
+from gpuhash.arrays.frameworks import Shape, framework_of
+from gpuhash.optimizers import Optimizer
+
 from .named_columns import Column, need
-from .optimizers import Optimizer
 
 if TYPE_CHECKING:
-    from .table import HashTable
+    from gpuhash.table import HashTable
 
 
 class RowAccess:
