@@ -169,6 +169,30 @@ def test_keys_that_the_core_cannot_pair():
     assert _core.Pairs.of_keys(context, left, left, 1, "inner", 0) is None  # on the host keys get numbers first
 
 
+@pytest.mark.parametrize("repeated", [False, True])
+@pytest.mark.parametrize("dtype", ["int16", "int32", "uint64"])
+def test_keys_by_a_list_of_positions(native, threads, dtype, repeated):
+    """Unique keys, or all but one, in a list beyond the cache where it is long, of one column and of two."""
+    rng = np.random.default_rng(3)
+    pool = rng.permutation(30_000 if dtype == "int16" else 150_000).astype(dtype)
+    right, left = pool[: len(pool) * 2 // 3].copy(), rng.choice(pool, 70_001)
+    if repeated:
+        right[-1] = right[0]
+    rows = {key: [] for key in pool.tolist()}
+    for row, key in enumerate(right.tolist()):
+        rows[key].append(row)
+    partners = [rows[key] for key in left.tolist()]
+    expected = [pair for row, found in enumerate(partners) for pair in ((row, partner) for partner in found or [-1])]
+    sides = [native.array(side) for side in (left, right)]
+    halves = [[native.array(side // 7), native.array((side % 7).astype("float32"))] for side in (left, right)]
+    for keys in (sides, halves):
+        result = gpuhash.join(*keys, "left")
+        np.testing.assert_array_equal(np.transpose([to_numpy(result.left), to_numpy(result.right)]), expected)
+        assert gpuhash.Join(*keys).count == sum(map(len, partners))
+    if not repeated:
+        np.testing.assert_array_equal(to_numpy(gpuhash.get_indexer(sides[1], sides[0])), np.array(expected)[:, 1])
+
+
 batches = st.lists(st.integers(0, 12), max_size=60)
 
 

@@ -30,6 +30,23 @@ def test_arrays(native, dtype, shape):
     )
 
 
+@pytest.mark.parametrize("dtype", ["bool", "int8", "float16", "int32", "int64", "complex128"])
+@pytest.mark.parametrize("shape", [(), (3,)], ids=str)
+def test_runs_of_indices(native, dtype, shape):
+    """Neighbours that stay neighbours, with a break or a hole at any place of a block."""
+    column = np.random.default_rng(2).integers(0, 2 if dtype == "bool" else 99, (400, *shape)).astype(dtype)
+    index = np.arange(100, 355)
+    for at in (None, 0, 1, 63, 64, 127, 254):
+        for other in (399, -1):
+            given = index.copy()
+            if at is not None:
+                given[at] = other
+            expected = column[given]
+            expected[given < 0] = 1
+            taken = gpuhash.take(native.array(column), native.array(given), fill=1 if dtype != "bool" else True)
+            same_bytes(to_numpy(taken), expected)
+
+
 def test_forms(native):
     columns = [np.arange(5), np.arange(5.0)[:, None] * [1, 2]]
     given = [native.array(column) for column in columns]

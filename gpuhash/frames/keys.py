@@ -340,10 +340,14 @@ def number_together(left: Keys, right: Keys) -> tuple[_core.Array, Numbering]:
     batch = right.batch
     codes = left.batch.new("int64", (left.count,))
     if (packing := right.packing) is not None:
+        is_listed = packing.words <= max(_LISTED, _LISTED_PER_KEY * right.count)
+        numbers = batch.new("int64", (packing.words if is_listed else 0,))
+        if is_listed and (listed := _list_unique(right, packing, numbers)) is not None:
+            left.rows.find_listed(packing, numbers, codes)
+            return codes, listed
         words = right.pack(packing)
         numbering = right._without_nulls(right.number_words(words))
-        if packing.words <= max(_LISTED, _LISTED_PER_KEY * right.count):
-            numbers = right.batch.new("int64", (packing.words,))
+        if is_listed:
             right.rows.list_numbers(packing, numbering.codes, numbers)
             left.rows.find_listed(packing, numbers, codes)
         else:
@@ -389,6 +393,22 @@ def _number_unique(left: Keys, right: Keys) -> tuple[_core.Array, Numbering] | N
     codes = left.batch.new("int64", (left.count,))
     _look_up(table, other.array, codes, batch)
     return codes, Numbering(right.count, positions, positions, None)
+
+
+def _list_unique(keys: Keys, packing: _core.Packing, numbers: _core.Array) -> Numbering | None:
+    """On the host, where keys turn out to be unique: ``numbers`` of their words, which are their positions; else None.
+
+    Fewer words than keys are not tried: many equal keys would write to few places by turns.
+    """
+    batch = keys.batch
+    if batch.context.platform != "cpu" or keys.is_key is not None or packing.words < keys.count:
+        return None
+    positions = batch.new("int64", (keys.count,))
+    _core.count_up(batch.context, positions, batch.stream)
+    keys.rows.list_numbers(packing, positions, numbers)
+    if _core.Pairs(batch.context, numbers, None, None, "semi", batch.stream).count != keys.count:
+        return None
+    return Numbering(keys.count, positions, positions, None)
 
 
 def _table(batch: Batch, keys: _core.Array, numbers: _core.Array) -> _core.Table:

@@ -11,6 +11,7 @@
 #include "host/executor.hpp"
 #include "host/parallel.hpp"
 #include "host/short_bytes.hpp"
+#include "host/simd/simd.hpp"
 #include "shared/key_numbers.hpp"
 #include "shared/row_hash.hpp"
 
@@ -20,6 +21,8 @@ namespace gpuhash::host {
 namespace {
 
 constexpr std::int64_t kBlock = 512;
+/// Rows of a column that are looked at in turn, where nothing is written.
+constexpr std::int64_t kSeen = std::int64_t{1} << 12;
 
 /// Calls body(begin, end) for blocks of [first, last).
 template <class Body>
@@ -92,9 +95,38 @@ struct Numbers {
   const bool* valid;
 };
 
+/// Calls body(load), where load(i) is the order word of row i, in a loop of the widest instructions: of integers that
+/// lie side by side, without nulls. False where they do not.
+template <class Body>
+bool with_dense(const Numbers& numbers, const Body& body) {
+  const DType dtype = numbers.column.dtype;
+  const auto width = static_cast<std::int64_t>(itemsize(dtype));
+  if (!is_integer(dtype) || numbers.valid != nullptr || numbers.stride != width || width < 4) return false;
+  const auto run = [&]<class Word>(Word) {
+    const Word sign = number_format(dtype, 1).is_signed ? Word{1} << (8 * sizeof(Word) - 1) : Word{0};
+    with_simd([&, at = numbers.at, sign](auto) {
+      body([=](std::int64_t i) {
+        return std::uint64_t{detail::load_whole<Word>(at + i * static_cast<std::int64_t>(sizeof(Word))) ^ sign};
+      });
+    });
+  };
+  width == 8 ? run(std::uint64_t{}) : run(std::uint32_t{});
+  return true;
+}
+
 NumberRange range_of(const KeyRows& rows, const Digit& digit, std::int64_t begin, std::int64_t end) {
   NumberRange range;
   const Numbers numbers(rows, digit, begin);
+  const bool is_done = with_dense(numbers, [&, count = end - begin](const auto& load) {
+    std::uint64_t least = range.least;
+    std::uint64_t most = range.most;
+    for (std::int64_t i = 0; i < count; ++i) {
+      least = std::min(least, load(i));
+      most = std::max(most, load(i));
+    }
+    range = {least, most};
+  });
+  if (is_done) return range;
   with_order(numbers.column.dtype, [&](const auto& order) {
     for (std::int64_t i = 0; i < end - begin; ++i) {
       if (numbers.valid != nullptr && !numbers.valid[i]) continue;
@@ -106,50 +138,100 @@ NumberRange range_of(const KeyRows& rows, const Digit& digit, std::int64_t begin
   return range;
 }
 
-void add_digits(const KeyRows& rows, const Digit& digit, std::int64_t begin, std::int64_t end, std::uint64_t* words,
-                bool* is_outside) {
+/// Words of a block's rows, and all bits of those that are outside.
+struct BlockWords {
+  std::uint64_t words[kBlock] = {};
+  std::uint64_t outside[kBlock] = {};
+};
+
+constexpr std::uint64_t all_bits(bool flag) { return std::uint64_t{0} - std::uint64_t{flag}; }
+
+void add_digits(const KeyRows& rows, const Digit& digit, std::int64_t begin, std::int64_t end, BlockWords& block) {
   const Numbers numbers(rows, digit, begin);
   const bool is_none = digit.least > digit.most;
   const std::uint64_t span = digit.most - digit.least;
+  // Copies: by references, each word that is written could have changed them.
+  const bool is_done = with_dense(numbers, [&block, digit, span, is_none, count = end - begin](const auto& load) {
+    for (std::int64_t i = 0; i < count; ++i) {
+      const std::uint64_t above = load(i) - digit.least;
+      block.outside[i] |= all_bits(above > span);
+      block.words[i] += (digit.base + above) * digit.factor;
+    }
+    if (is_none) std::fill_n(block.outside, count, all_bits(true));
+  });
+  if (is_done) return;
   with_order(numbers.column.dtype, [&](const auto& order) {
     for (std::int64_t i = 0; i < end - begin; ++i) {
       if (numbers.valid != nullptr && !numbers.valid[i]) {
-        words[i] += digit.null * digit.factor;
-        is_outside[i] |= !digit.has_null;
+        block.words[i] += digit.null * digit.factor;
+        block.outside[i] |= all_bits(!digit.has_null);
         continue;
       }
       const std::uint64_t above = order(numbers.at + i * numbers.stride) - digit.least;
-      is_outside[i] |= is_none | (above > span);
-      words[i] += (digit.base + above) * digit.factor;
+      block.outside[i] |= all_bits(is_none | (above > span));
+      block.words[i] += (digit.base + above) * digit.factor;
     }
   });
 }
 
-/// Calls body(i, word) for rows [first, last).
+/// Calls body(words, begin, end) for blocks of rows [first, last), with the words [end - begin] of each.
 template <class Body>
-void for_each_word_of(const KeyRows& rows, const Packing& packing, std::int64_t first, std::int64_t last,
-                      const Body& body) {
+void for_each_words_of(const KeyRows& rows, const Packing& packing, std::int64_t first, std::int64_t last,
+                       const Body& body) {
   in_blocks(first, last, [&](std::int64_t begin, std::int64_t end) {
-    std::uint64_t sums[kBlock] = {};
-    bool is_outside[kBlock] = {};
-    for (const Digit& digit : packing.digits) add_digits(rows, digit, begin, end, sums, is_outside);
+    BlockWords block;
+    for (const Digit& digit : packing.digits) add_digits(rows, digit, begin, end, block);
     if (rows.is_key != nullptr)
-      for (std::int64_t i = begin; i < end; ++i) is_outside[i - begin] |= !rows.is_key[i];
-    for (std::int64_t i = begin; i < end; ++i) body(i, is_outside[i - begin] ? packing.outside : sums[i - begin]);
+      for (std::int64_t i = begin; i < end; ++i) block.outside[i - begin] |= all_bits(!rows.is_key[i]);
+    for (std::int64_t i = 0; i < end - begin; ++i) {
+      std::uint64_t& word = block.words[i];
+      word = (word & ~block.outside[i]) | (packing.outside & block.outside[i]);
+    }
+    body(static_cast<const std::uint64_t*>(block.words), begin, end);
   });
 }
 
 /// Likewise for all rows, on several threads.
 template <class Body>
-void for_each_word(const KeyRows& rows, const Packing& packing, const Body& body) {
+void for_each_words(const KeyRows& rows, const Packing& packing, const Body& body) {
   for_each_part(rows.count, reader_parts(rows.count), [&](int, std::int64_t first, std::int64_t last) {
-    for_each_word_of(rows, packing, first, last, body);
+    for_each_words_of(rows, packing, first, last, body);
   });
 }
 
 template <class Word>
-void pack_rows(const KeyRows& rows, const Packing& packing, Word* words) {
-  for_each_word(rows, packing, [&](std::int64_t i, std::uint64_t word) { words[i] = static_cast<Word>(word); });
+void pack_rows(const KeyRows& rows, const Packing& packing, Word* to) {
+  for_each_words(rows, packing, [&](const std::uint64_t* words, std::int64_t begin, std::int64_t end) {
+    for (std::int64_t i = begin; i < end; ++i) to[i] = static_cast<Word>(words[i - begin]);
+  });
+}
+
+/// Lists of more words are beyond the second cache.
+constexpr std::uint64_t kNearWords = std::uint64_t{1} << 16;
+
+/// Calls body(i, word) for all rows and their words, which are places in a list: entries beyond the cache are asked for
+/// while the rows of the block before go their way.
+template <class Body>
+void for_each_listed(const KeyRows& rows, const Packing& packing, const std::int64_t* list, const Body& body) {
+  if (packing.outside <= kNearWords)
+    return for_each_words(rows, packing, [&](const std::uint64_t* words, std::int64_t begin, std::int64_t end) {
+      for (std::int64_t i = begin; i < end; ++i) body(i, words[i - begin]);
+    });
+  for_each_part(rows.count, reader_parts(rows.count), [&](int, std::int64_t first, std::int64_t last) {
+    std::uint64_t asked[kBlock];
+    std::int64_t count = 0;
+    for_each_words_of(rows, packing, first, last,
+                      [&](const std::uint64_t* words, std::int64_t begin, std::int64_t end) {
+                        for (std::int64_t i = 0; i < end - begin; ++i) {
+                          __builtin_prefetch(list + words[i]);
+                          if (count != 0) body(begin - kBlock + i, asked[i]);
+                        }
+                        for (std::int64_t i = end - begin; i < count; ++i) body(begin - kBlock + i, asked[i]);
+                        count = end - begin;
+                        std::copy_n(words, count, asked);
+                      });
+    for (std::int64_t i = 0; i < count; ++i) body(last - count + i, asked[i]);
+  });
 }
 
 /// Loads words of a row's hash.
@@ -231,13 +313,26 @@ bool equal_numbers(const std::byte* a, const std::byte* b, std::int64_t bytes, c
   return true;
 }
 
-bool equal_entries(const KeyColumn& a, const KeyColumn& b, const Pair& pair) {
-  if (a.offsets != nullptr) {
-    const std::int64_t length = a.offsets[pair.a + 1] - a.offsets[pair.a];
-    if (length != b.offsets[pair.b + 1] - b.offsets[pair.b]) return false;
-    return length == 0 || std::memcmp(bytes_of(a) + a.offsets[pair.a], bytes_of(b) + b.offsets[pair.b],
-                                      static_cast<std::size_t>(length)) == 0;
+bool equal_bytes(const std::byte* a, const std::byte* b, std::int64_t bytes) {
+  if (bytes > 16) return std::memcmp(a, b, static_cast<std::size_t>(bytes)) == 0;
+  if (bytes >= 8) {
+    const auto differ = [&](std::int64_t at) {
+      return detail::load_whole<std::uint64_t>(a + at) ^ detail::load_whole<std::uint64_t>(b + at);
+    };
+    return (differ(0) | differ(bytes - 8)) == 0;
   }
+  return bytes == 0 || detail::load_short(a, bytes) == detail::load_short(b, bytes);
+}
+
+bool equal_strings(const KeyColumn& a, const KeyColumn& b, const Pair& pair) {
+  const std::int64_t at_a = a.offsets[pair.a];
+  const std::int64_t at_b = b.offsets[pair.b];
+  const std::int64_t bytes = a.offsets[pair.a + 1] - at_a;
+  return bytes == b.offsets[pair.b + 1] - at_b && equal_bytes(bytes_of(a) + at_a, bytes_of(b) + at_b, bytes);
+}
+
+bool equal_entries(const KeyColumn& a, const KeyColumn& b, const Pair& pair) {
+  if (a.offsets != nullptr) return equal_strings(a, b, pair);
   const std::byte* const at_a = bytes_of(a) + pair.a * a.bytes();
   const std::byte* const at_b = bytes_of(b) + pair.b * b.bytes();
   if (a.dtype == b.dtype) return equal_numbers(at_a, at_b, a.bytes(), number_format(a.dtype, 1));
@@ -356,8 +451,8 @@ class HostColumnKeys final : public ColumnKeys {
   void list_numbers(DeviceContext&, const KeyRows& rows, const Packing& packing, const std::int64_t* codes,
                     std::int64_t* numbers, Stream) const override {
     std::fill_n(numbers, packing.outside, -1);
-    for_each_word(rows, packing, [&](std::int64_t i, std::uint64_t word) {
-      if (word == packing.outside) return;
+    for_each_listed(rows, packing, numbers, [=, outside = packing.outside](std::int64_t i, std::uint64_t word) {
+      if (word == outside) return;
       const std::atomic_ref number(numbers[word]);  // equal rows write the same
       if (number.load(std::memory_order_relaxed) != codes[i]) number.store(codes[i], std::memory_order_relaxed);
     });
@@ -382,8 +477,14 @@ class HostColumnKeys final : public ColumnKeys {
 
   void find_listed(DeviceContext&, const KeyRows& rows, const Packing& packing, const std::int64_t* numbers,
                    std::int64_t* codes, Stream) const override {
-    for_each_word(rows, packing,
-                  [&](std::int64_t i, std::uint64_t word) { codes[i] = word == packing.outside ? -1 : numbers[word]; });
+    if (packing.outside == 0) {  // then the list has no entry
+      std::fill_n(codes, rows.count, -1);
+      return;
+    }
+    for_each_listed(rows, packing, numbers, [=, outside = packing.outside](std::int64_t i, std::uint64_t word) {
+      const bool is_outside = word == outside;
+      codes[i] = numbers[is_outside ? 0 : word] | static_cast<std::int64_t>(all_bits(is_outside));
+    });
   }
 
   void fingerprint(DeviceContext&, const KeyRows& rows, std::uint64_t seed, bool by_value, std::uint64_t mask,
@@ -518,9 +619,9 @@ class HostColumnKeys final : public ColumnKeys {
     for_each_part(rows.count, parts, [&](int part, std::int64_t first, std::int64_t last) {
       std::vector<NumberRange> ranges(digits.size());
       in_pieces(first, last, kKeysPerPiece, [&](std::int64_t begin, std::int64_t end) {
-        for (; begin < end; begin += kBlock)
+        for (; begin < end; begin += kSeen)
           for (std::size_t d = 0; d < digits.size(); ++d) {
-            const NumberRange range = range_of(rows, digits[d], begin, std::min(begin + kBlock, end));
+            const NumberRange range = range_of(rows, digits[d], begin, std::min(begin + kSeen, end));
             ranges[d].least = std::min(ranges[d].least, range.least);
             ranges[d].most = std::max(ranges[d].most, range.most);
           }
@@ -547,9 +648,11 @@ class HostColumnKeys final : public ColumnKeys {
     for_each_part(rows.count, parts, [&](int part, std::int64_t first, std::int64_t last) {
       auto& found = of_parts[static_cast<std::size_t>(part)] = scratch<std::int64_t>(words + 1);  // and `outside`
       std::ranges::fill(found, kNowhere);
-      for_each_word_of(rows, packing, first, last, [&](std::int64_t i, std::uint64_t word) {
-        if (found[word] == kNowhere) found[word] = i;
-      });
+      for_each_words_of(rows, packing, first, last,
+                        [&](const std::uint64_t* of_rows, std::int64_t begin, std::int64_t end) {
+                          for (std::int64_t i = begin; i < end; ++i)
+                            if (std::int64_t& row = found[of_rows[i - begin]]; row == kNowhere) row = i;
+                        });
     });
     std::vector<std::int64_t> all = std::move(of_parts[0]);
     for (std::size_t part = 1; part < of_parts.size(); ++part)

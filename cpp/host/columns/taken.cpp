@@ -7,6 +7,7 @@
 
 #include "host/parallel.hpp"
 #include "host/short_bytes.hpp"
+#include "host/simd/simd.hpp"
 #include "table/taken_rows.hpp"
 
 namespace gpuhash::host {
@@ -29,13 +30,36 @@ void check_index(const std::int64_t* index, std::int64_t count, std::int64_t row
   std::atomic<std::int64_t> most{-1};
   for_each_piece(count, [&](std::int64_t begin, std::int64_t end) {
     std::int64_t here = -1;
-    for (std::int64_t j = begin; j < end; ++j) here = std::max(here, index[j]);
+    with_simd([&here, index, begin, end](auto) {
+      std::int64_t greatest = -1;
+      for (std::int64_t j = begin; j < end; ++j) greatest = std::max(greatest, index[j]);
+      here = greatest;
+    });
     std::int64_t before = most.load(std::memory_order_relaxed);
     while (before < here && !most.compare_exchange_weak(before, here, std::memory_order_relaxed)) {
     }
   });
   throw_if_outside(most.load(), rows);
 }
+
+/// Where the entries of a block are.
+struct Block {
+  std::int64_t begin;
+  std::int64_t end;
+  bool is_run;     // one behind the other
+  bool has_holes;  // some indices are negative
+
+  Block(const std::int64_t* index, std::int64_t from, std::int64_t to) : begin(from), end(to) {
+    std::int64_t signs = 0;
+    std::int64_t differ = 0;
+    for (std::int64_t j = begin; j < end; ++j) {
+      signs |= index[j];
+      differ |= (index[j] - j) ^ (index[begin] - begin);
+    }
+    has_holes = signs < 0;
+    is_run = !has_holes && differ == 0;
+  }
+};
 
 /// Do the entries of a block lie so close that the processor asks for them by itself?
 bool lies_close(const std::int64_t* index, std::int64_t begin, std::int64_t end) {
@@ -44,11 +68,10 @@ bool lies_close(const std::int64_t* index, std::int64_t begin, std::int64_t end)
 }
 
 template <class Copy>
-void take_block(const TakenColumn& column, const std::int64_t* index, std::int64_t begin, std::int64_t end,
-                const Copy& copy) {
+void take_block(const TakenColumn& column, const std::int64_t* index, const Block& block, const Copy& copy) {
   const auto* const from = static_cast<const std::byte*>(column.data);
   auto* const to = static_cast<std::byte*>(column.out);
-  for (std::int64_t j = begin; j < end; ++j) {
+  for (std::int64_t j = block.begin; j < block.end; ++j) {
     std::byte* const entry = to + j * column.bytes;
     if (index[j] >= 0)
       copy(entry, from + index[j] * column.bytes);
@@ -59,29 +82,48 @@ void take_block(const TakenColumn& column, const std::int64_t* index, std::int64
   }
 }
 
+/// Of entries that are one word each, without a branch.
 template <class Word>
-void copy_word(std::byte* to, const std::byte* from) {
-  detail::store_whole(to, detail::load_whole<Word>(from));
+void take_words(const TakenColumn& column, const std::int64_t* index, const Block& block) {
+  constexpr auto kBytes = static_cast<std::int64_t>(sizeof(Word));
+  const auto* const from = static_cast<const std::byte*>(column.data);
+  auto* const to = static_cast<std::byte*>(column.out);
+  if (!block.has_holes) {
+    for (std::int64_t j = block.begin; j < block.end; ++j)
+      detail::store_whole(to + j * kBytes, detail::load_whole<Word>(from + index[j] * kBytes));
+    return;
+  }
+  const Word fill = column.fill == nullptr ? Word{} : detail::load_whole<Word>(column.fill);
+  for (std::int64_t j = block.begin; j < block.end; ++j) {
+    const void* const entries[] = {from + index[j] * kBytes, &fill};
+    detail::store_whole(to + j * kBytes, detail::load_whole<Word>(entries[index[j] < 0 ? 1 : 0]));
+  }
 }
 
-void take_block(const TakenColumn& column, const std::int64_t* index, std::int64_t begin, std::int64_t end) {
+void take_block(const TakenColumn& column, const std::int64_t* index, const Block& block) {
   if (column.is_bool)
-    return take_block(column, index, begin, end, [&](std::byte* to, const std::byte* from) {
+    return take_block(column, index, block, [&](std::byte* to, const std::byte* from) {
       for (std::int64_t b = 0; b < column.bytes; ++b) to[b] = std::byte{from[b] != std::byte{0}};
     });
+  if (block.is_run) {
+    std::memcpy(static_cast<std::byte*>(column.out) + block.begin * column.bytes,
+                static_cast<const std::byte*>(column.data) + index[block.begin] * column.bytes,
+                static_cast<std::size_t>((block.end - block.begin) * column.bytes));
+    return;
+  }
   switch (column.bytes) {
     case 1:
-      return take_block(column, index, begin, end, copy_word<std::uint8_t>);
+      return take_words<std::uint8_t>(column, index, block);
     case 2:
-      return take_block(column, index, begin, end, copy_word<std::uint16_t>);
+      return take_words<std::uint16_t>(column, index, block);
     case 4:
-      return take_block(column, index, begin, end, copy_word<std::uint32_t>);
+      return take_words<std::uint32_t>(column, index, block);
     case 8:
-      return take_block(column, index, begin, end, copy_word<std::uint64_t>);
+      return take_words<std::uint64_t>(column, index, block);
     case 16:
-      return take_block(column, index, begin, end, copy_word<Uint128>);
+      return take_words<Uint128>(column, index, block);
     default:
-      return take_block(column, index, begin, end,
+      return take_block(column, index, block,
                         [&](std::byte* to, const std::byte* from) { copy_bytes(to, from, column.bytes); });
   }
 }
@@ -105,7 +147,8 @@ void take_columns(Span<const TakenColumn> columns, std::optional<std::int64_t> r
     ask_for(begin);
     for (std::int64_t from = begin; from < end; from += kTaken) {
       ask_for(from + kTaken);
-      for (const TakenColumn& column : columns) take_block(column, index, from, std::min(from + kTaken, end));
+      const Block block(index, from, std::min(from + kTaken, end));
+      for (const TakenColumn& column : columns) take_block(column, index, block);
     }
   });
 }

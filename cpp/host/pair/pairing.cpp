@@ -11,6 +11,7 @@
 
 #include "host/executor.hpp"
 #include "host/parallel.hpp"
+#include "host/simd/simd.hpp"
 
 namespace gpuhash::host {
 namespace {
@@ -83,7 +84,11 @@ class HostPairs final : public Pairs {
     const std::int64_t* const codes = sides_.codes + block * kBlock;
     const std::int64_t rows = std::min(kBlock, sides_.count - block * kBlock);
     std::int64_t without = 0;
-    for (std::int64_t i = 0; i < rows; ++i) without += codes[i] < 0;
+    with_simd([&without, codes, rows](auto) {
+      std::int64_t negative = 0;
+      for (std::int64_t i = 0; i < rows; ++i) negative += codes[i] < 0;
+      without = negative;
+    });
     if (kind_ == PairKind::kAnti) return without;
     std::int64_t pairs = rows - without;
     if (!is_single_) {
