@@ -408,6 +408,25 @@ bool equal_bits(const KeyColumn& a, const KeyColumn& b, const std::int64_t* numb
   }
 }
 
+/// Are the rows of both one string each, without nulls?
+bool are_strings(const KeyRows& a, const KeyRows& b) {
+  const KeyColumn& column = a.columns[0];
+  return a.columns.size() == 1 && a.is_key == nullptr && b.is_key == nullptr && column.valid == nullptr &&
+         b.columns[0].valid == nullptr && column.offsets != nullptr;
+}
+
+/// The same as equal_bits() of strings: where they lie is asked for first, and then their bytes.
+bool equal_strings(const KeyColumn& a, const KeyColumn& b, const std::int64_t* numbers, std::int64_t begin,
+                   std::int64_t end) {
+  const auto number = [&](std::int64_t j) { return std::max<std::int64_t>(numbers[std::min(j, end - 1)], 0); };
+  for (std::int64_t j = begin; j < end; ++j) {
+    __builtin_prefetch(b.offsets + number(j + kCompared));
+    __builtin_prefetch(bytes_of(b) + b.offsets[number(j + kCompared / 2)]);
+    if (numbers[j] >= 0 && !equal_strings(a, b, {j, numbers[j]})) return false;
+  }
+  return true;
+}
+
 /// Asks for a row, of strings for where they lie.
 void ask_for(const KeyRows& rows, std::int64_t row) {
   for (const KeyColumn& column : rows.columns) {
@@ -502,12 +521,14 @@ class HostColumnKeys final : public ColumnKeys {
   bool all_equal(DeviceContext&, const KeyRows& a, const KeyRows& b, const std::int64_t* numbers,
                  Stream) const override {
     const bool bits = compare_bits(a, b);
+    const bool strings = are_strings(a, b);
     std::atomic<bool> equal{true};
     for_each_part(a.count, reader_parts(a.count), [&](int, std::int64_t first, std::int64_t last) {
       in_pieces(first, last, kKeysPerPiece, [&](std::int64_t begin, std::int64_t end) {
         if (!equal.load(std::memory_order_relaxed)) return;
-        if (!(bits ? equal_bits(a.columns[0], b.columns[0], numbers, begin, end)
-                   : equal_in_blocks(a, b, numbers, begin, end)))
+        if (!(bits      ? equal_bits(a.columns[0], b.columns[0], numbers, begin, end)
+              : strings ? equal_strings(a.columns[0], b.columns[0], numbers, begin, end)
+                        : equal_in_blocks(a, b, numbers, begin, end)))
           equal.store(false, std::memory_order_relaxed);
       });
     });
