@@ -148,9 +148,13 @@ class GpuHash(Contender):
         return columns | {name: answers[op][name] for name, (op, _) in question.aggregates.items()}
 
     def join(self, left: Columns, right: Columns, question: Joined) -> Answer:
+        if question.how == "left":  # the left columns stay as they are, as pandas leaves them
+            partners = self.library.get_indexer(right[question.key], left[question.key])
+            (v2,) = self.library.take([right["v2"]], partners, fill=np.nan)
+            return {**left, "v2": v2}
         pairs = self.library.join(left[question.key], right[question.key], question.how)
         columns = dict(zip(left, self.library.take(list(left.values()), pairs.left), strict=True))
-        (v2,) = self.library.take([right["v2"]], pairs.right, fill=np.nan)
+        (v2,) = self.library.take([right["v2"]], pairs.right)
         return {**columns, "v2": v2}
 
     def answer(self, result: Answer) -> Answer:

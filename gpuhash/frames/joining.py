@@ -201,12 +201,9 @@ def get_indexer(keys: Any, targets: Any) -> Any:
     """
     left, right = keys_of_sides(targets, keys, ("targets", "keys"), "key")
     batch = left.batch
-    codes, numbering = number_together(left, right)
-    groups = _Groups(right, numbering)
-    groups.need_unique("keys", "get_indexer")
-    pairs = _core.Pairs(batch.context, codes, *groups.partners(), "left", batch.stream)
     output = Output(batch, "int64", (left.count,))
-    pairs.write(0, left.count, None, output.array, 0)
+    _, numbering = number_together(left, right, output.array)  # of unique keys in order: the positions
+    _Groups(right, numbering).need_unique("keys", "get_indexer")
     batch.finish()
     return output.result(batch)
 

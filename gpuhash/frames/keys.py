@@ -323,11 +323,11 @@ def keys_of_sides(left: Any, right: Any, names: tuple[str, str], nulls: Literal[
     return first, second
 
 
-def number_together(left: Keys, right: Keys) -> tuple[_core.Array, Numbering]:
+def number_together(left: Keys, right: Keys, codes: _core.Array | None = None) -> tuple[_core.Array, Numbering]:
     """The numbering of the right keys, and the number that each left key has in it, int64 ``[n]``; -1: none. Waits.
 
-    Both sides are on one device and one stream. Columns have one dtype on both sides, or integers of any two, which are
-    compared by value.
+    ``codes``: where these numbers go; None: an array of their own. Both sides are on one device and one
+    stream. Columns have one dtype on both sides, or integers of any two, which are compared by value.
 
     Raises
     ------
@@ -335,10 +335,11 @@ def number_together(left: Keys, right: Keys) -> tuple[_core.Array, Numbering]:
         Where the two sides differ in their columns' number, dtypes or shapes.
     """
     by_value = _check_sides(left, right)
-    if (unique := _number_unique(left, right)) is not None:
-        return unique
+    if codes is None:
+        codes = left.batch.new("int64", (left.count,))
+    if (unique := _number_unique(left, right, codes)) is not None:
+        return codes, unique
     batch = right.batch
-    codes = left.batch.new("int64", (left.count,))
     if (packing := right.packing) is not None:
         is_listed = packing.words <= max(_LISTED, _LISTED_PER_KEY * right.count)
         numbers = batch.new("int64", (packing.words if is_listed else 0,))
@@ -378,8 +379,8 @@ def pair_few(left: Keys, right: Keys, kind: str) -> _core.Pairs | None:
     return _core.Pairs.of_keys(batch.context, other.array, column.array, column.elements, kind, batch.stream)
 
 
-def _number_unique(left: Keys, right: Keys) -> tuple[_core.Array, Numbering] | None:
-    """On a GPU, where many right keys are unique integers: a table of their positions alone; else None. Waits."""
+def _number_unique(left: Keys, right: Keys, codes: _core.Array) -> Numbering | None:
+    """On a GPU, where many right keys are unique integers: by a table of their positions alone; else None. Waits."""
     batch, column, other = right.batch, right.columns[0], left.columns[0]
     if batch.context.platform == "cpu" or right.count < _LEAST_TRIED or not (right._is_plain and left._is_plain):
         return None
@@ -390,9 +391,8 @@ def _number_unique(left: Keys, right: Keys) -> tuple[_core.Array, Numbering] | N
     table = _table(batch, column.array, positions)
     if table.size(batch.stream) != right.count:
         return None
-    codes = left.batch.new("int64", (left.count,))
     _look_up(table, other.array, codes, batch)
-    return codes, Numbering(right.count, positions, positions, None)
+    return Numbering(right.count, positions, positions, None)
 
 
 def _list_unique(keys: Keys, packing: _core.Packing, numbers: _core.Array) -> Numbering | None:
