@@ -32,6 +32,7 @@ from support.frameworks import (
     sees_gpu,
 )
 from support.gpu_record import is_whole, missing_runs, part_of, write_record
+from support.peers import need_given
 from support.programs import compile_answers, made_once, shared_folder
 
 import gpuhash
@@ -97,8 +98,9 @@ def pytest_collection_finish() -> None:
 
 
 @pytest.hookimpl(tryfirst=True)
-def pytest_runtest_setup() -> None:
+def pytest_runtest_setup(item: pytest.Item) -> None:
     """Frameworks and their compilers are many modules, and the first test that needs them imports them."""
+    need_given(item)
     if len(sys.modules) > modules_kept + 100:
         keep_what_is_there()
 

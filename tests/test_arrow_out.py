@@ -12,14 +12,15 @@ import numpy as np
 import pandas as pd
 import pytest
 from support.frameworks import GPU_INDEX, PLACES, address_of, place_name
+from support.peers import peer
 from support.samples import numpy_dtype
 
 import gpuhash
 from gpuhash import RecordBatch
 from gpuhash.arrays.arrow_out import ArrowArray
 
-pl = pytest.importorskip("polars")
-pa = pytest.importorskip("pyarrow")
+pl = peer("polars")
+pa = peer("pyarrow")
 
 NUMBERS = [
     "int8",

@@ -9,12 +9,13 @@ from collections.abc import Mapping
 import numpy as np
 import pandas as pd
 import pytest
+from support.peers import peer
 
 import gpuhash
 from gpuhash import HashSet, HashTable
 
-pl = pytest.importorskip("polars")
-pa = pytest.importorskip("pyarrow")
+pl = peer("polars")
+pa = peer("pyarrow")
 
 # Neighbours beyond 2^53, which float64 merges.
 IDS = [2**53 + 1, 2**53, -(2**62) - 1, 7, 2**53 + 1, 2**63 - 1, 2**63 - 2, 7]

@@ -20,6 +20,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from support.frameworks import GPU, module, to_numpy
 from support.memory_resources import counting_memory, fail_each_allocation
+from support.peers import peer
 from support.samples import COMPLEX, FLOATS, INTEGERS, VALUE_DTYPES, numpy_dtype, random_values, same_bytes
 from support.tuning import tuned
 
@@ -27,8 +28,8 @@ import gpuhash
 from gpuhash import _core
 from gpuhash.arrays.memory import make_context
 
-duckdb = pytest.importorskip("duckdb")
-pl = pytest.importorskip("polars")
+duckdb = peer("duckdb")
+pl = peer("polars")
 
 OPS = ["count", "sum", "mean", "min", "max", "first", "last", "any", "all", "var", "std"]
 ORDERED = ("min", "max", "var", "std")

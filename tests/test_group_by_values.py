@@ -13,10 +13,11 @@ import pandas as pd
 import pyarrow as pa
 import pytest
 from support.frameworks import to_numpy
+from support.peers import peer
 
 import gpuhash
 
-pl = pytest.importorskip("polars")
+pl = peer("polars")
 
 PICKS = ("min", "max", "first", "last")
 OPS = (*PICKS, "count", "nunique")

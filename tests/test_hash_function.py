@@ -10,15 +10,16 @@ import numpy as np
 import pandas as pd
 import pytest
 from support.frameworks import GPU, capture, module, new_stream, on_stream, to_numpy
+from support.peers import peer
 from support.samples import COMPLEX, FLOATS, VALUE_DTYPES, numpy_dtype, random_values, same_bytes
 
 import gpuhash
 from gpuhash import _core
 from gpuhash.arrays.memory import make_context
 
-xxhash = pytest.importorskip("xxhash")
-pl = pytest.importorskip("polars")
-pa = pytest.importorskip("pyarrow")
+xxhash = peer("xxhash")
+pl = peer("polars")
+pa = peer("pyarrow")
 
 SEEDS = [0, 1, 0x9E3779B185EBCA87, 2**64 - 1, 0xFFFFFFFF]
 LENGTHS = range(1101)

@@ -11,6 +11,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from support.frameworks import to_numpy
+from support.peers import peer
 from support.samples import random_keys
 
 import gpuhash
@@ -18,9 +19,9 @@ from gpuhash import _core
 from gpuhash.arrays.memory import make_context
 from gpuhash.frames import keys as key_columns
 
-pa = pytest.importorskip("pyarrow")
-pl = pytest.importorskip("polars")
-duckdb = pytest.importorskip("duckdb")
+pa = peer("pyarrow")
+pl = peer("polars")
+duckdb = peer("duckdb")
 
 HOWS = ["inner", "left", "right", "outer"]
 HALVES = ["semi", "anti"]

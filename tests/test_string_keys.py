@@ -8,11 +8,12 @@ import pyarrow as pa
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from support.peers import peer
 from support.tuning import tuned
 
 import gpuhash
 
-pl = pytest.importorskip("polars")
+pl = peer("polars")
 
 WORDS = ["", "a", "a\0", "\0", "b", "ab", "aé", "日本", "x" * 7, "x" * 8, "x" * 9, "x" * 40, "x" * 39 + "y"]
 texts = st.lists(st.sampled_from(WORDS), max_size=60)

@@ -7,11 +7,12 @@ import pandas as pd
 import pyarrow as pa
 import pytest
 from support.frameworks import to_numpy
+from support.peers import peer
 from support.samples import same_bytes
 
 import gpuhash
 
-pl = pytest.importorskip("polars")
+pl = peer("polars")
 
 DTYPES = ["bool", "int8", "uint16", "int32", "uint64", "float16", "float32", "float64", "complex64", "complex128"]
 
