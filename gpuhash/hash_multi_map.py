@@ -163,9 +163,36 @@ class HashMultiMap(Saved):
             (_VALUES, counts, False, "add"),
             (_RUNS, one, True, "add"),
         ]
-        core.change([(core, distinct, writes, [], None, None, stream)])
+        try:
+            core.change([(core, distinct, writes, [], None, None, stream)])
+        except MemoryError:
+            if len(self._logs.logs) > 1:
+                self._take_back(batch, distinct, counts, tails, ids)
+            raise
         self._size = size + count
         self._chained = chained or core.size(stream) - num_keys < found
+
+    def _take_back(
+        self, batch: Batch, distinct: _core.Array, counts: _core.Array, tails: _core.Array, ids: _core.Array
+    ) -> None:
+        """Leaves the table as it was before an insertion that some shards have, when others had no memory for it.
+
+        ``tails``: each key's last run of before, -1 for none; ``ids``: its new one.
+        """
+        here, core = Place(batch.context, batch.stream), batch.core
+        now, none = here.numbers(distinct.shape[0]), batch.lend(np.full((), -1), "int64")
+        core.look_up([(core, distinct, [(_TAIL, now, none)], None, None, here.stream)])
+        before = batch.to_host(tails)
+        changed = batch.to_host(now) == batch.to_host(ids)
+        new, old = (batch.lend(np.flatnonzero(changed & mask), "int64") for mask in (before < 0, before >= 0))
+        core.erase([(core, here.gather(distinct, new), [], None, here.stream)])
+        fewer = batch.lend(-batch.to_host(here.gather(counts, old)), "int64")
+        writes = [
+            (_TAIL, here.gather(tails, old), False, "assign"),
+            (_VALUES, fewer, False, "add"),
+            (_RUNS, here.number(-1), True, "add"),
+        ]
+        core.change([(core, here.gather(distinct, old), writes, [], None, None, here.stream)])
 
     def _number(self, batch: Batch, count: int) -> tuple[_core.Array, _core.Array, _core.Array]:
         """The distinct keys of a batch, the number of each key's, and how often each occurs. Waits."""

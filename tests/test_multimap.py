@@ -323,8 +323,9 @@ def test_key_columns(device, columns, shards, tmp_path):
         found, values = one.items()
         assert {name: to_numpy(column).dtype.name for name, column in found.items()} == columns
         told: dict[tuple[int, ...], list[int]] = {}
-        for key, value in zip(zip(*(column.tolist() for column in found.values()), strict=True), values, strict=True):
-            told.setdefault(key, []).append(int(value))
+        held = zip(*(to_numpy(column).tolist() for column in found.values()), strict=True)
+        for key, value in zip(held, to_numpy(values).tolist(), strict=True):
+            told.setdefault(key, []).append(value)
         assert told == expected
         assert (0,) * len(columns) in one
         assert one.count(keys).tolist() == [len(expected[key]) for key in zip(*keys.values(), strict=True)]
@@ -419,6 +420,62 @@ def test_each_allocation_fails_once(device, shards):
     fail_each_allocation(memory, run)
     assert not memory.mistakes
     assert memory.nbytes == 0
+
+
+@pytest.mark.parametrize("key_shape", [(), (5,)], ids=["int64", "wide"])
+@pytest.mark.parametrize("have", [0, 1, 400, 600, 999])
+def test_what_some_shards_have_is_taken_back(device, key_shape, have, monkeypatch):
+    """On GPUs a shard may find no memory when others have changed."""
+    rng = np.random.default_rng(have)
+    keys = rng.permutation(1000).reshape(-1, *[1] * len(key_shape)).repeat(max(1, math.prod(key_shape)), -1)
+    keys = keys.reshape(-1, *key_shape)
+    table = HashMultiMap("int64", "int64", key_shape=key_shape, device=[device] * 3)
+    table.insert(keys[:500], np.arange(500))
+    table.insert(keys[100:200], np.arange(100))
+    before = lists_of(*table.find_all(keys))
+
+    class Forgetful:
+        """A table that changes the first of the keys, and then has no memory."""
+
+        def __init__(self, core):
+            self.core = core
+
+        def __getattr__(self, name):
+            return getattr(self.core, name)
+
+        def look_up(self, requests):
+            return self.core.look_up([(self.core, *rest) for _, *rest in requests])
+
+        def erase(self, requests):
+            return self.core.erase([(self.core, *rest) for _, *rest in requests])
+
+        def change(self, requests):
+            ((_, given, writes, *rest),) = requests
+            if self.failed:
+                return self.core.change([(self.core, given, writes, *rest)])
+            self.failed = True
+            some = [(c, array if every else array.part(0, have), every, action) for c, array, every, action in writes]
+            self.core.change([(self.core, given.part(0, have), some, *rest)])
+            raise MemoryError("in this test")
+
+        failed = False
+
+    take = gpuhash.HashTable._take
+
+    def forgetful(*arguments):
+        batch = take(*arguments)
+        batch.core = Forgetful(batch.core)
+        return batch
+
+    with monkeypatch.context() as patch:
+        patch.setattr(gpuhash.HashTable, "_take", forgetful)
+        with pytest.raises(MemoryError, match="in this test"):
+            table.insert(np.concatenate([keys, keys[:50]]), np.arange(1050))
+    assert (len(table), table.num_keys) == (600, 500)
+    assert lists_of(*table.find_all(keys)) == before
+    table.insert(keys, 7)
+    assert lists_of(*table.find_all(keys)) == [[*values, 7] for values in before]
+    assert (len(table), table.num_keys) == (1600, 1000)
 
 
 def test_threads_take_turns():
