@@ -16,7 +16,7 @@ import pandas as pd
 import pytest
 from hypothesis import settings
 from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
-from support.frameworks import module, spread
+from support.frameworks import module, spread, to_numpy
 
 import gpuhash
 from gpuhash import HashMultiMap, HashSet, HashTable
@@ -95,7 +95,7 @@ def test_calls_against_dict(device, dtype):
     del model[words[3]]
     del table[words[4]], model[words[4]]
     assert table == model
-    assert dict(zip(list(table), table.values().tolist(), strict=True)) == model
+    assert dict(zip(list(table), to_numpy(table.values()).tolist(), strict=True)) == model
     table.update({words[0]: 7, words[5]: 8})
     model.update({words[0]: 7, words[5]: 8})
     assert table | {words[1]: 1} == model | {words[1]: 1}
@@ -196,7 +196,7 @@ def test_forms_of_keys(device, dtype):
     table = HashTable.from_items(words, np.arange(len(words)), device=device)
     keys, values = table.items()
     assert keys.dtype == (np.dtypes.StringDType() if dtype == "str" else np.dtype(object))
-    assert [words[value] for value in values.tolist()] == keys.tolist()
+    assert [words[value] for value in to_numpy(values).tolist()] == keys.tolist()
     assert table.keys().tolist() == keys.tolist()
     assert table.keys(like="torch").tolist() == keys.tolist()
     for like in ("list", "pandas", "polars", "pyarrow", ["a"], pd.Series(words[1:2]), keys[:1]):
@@ -204,7 +204,7 @@ def test_forms_of_keys(device, dtype):
             continue
         given, others = table.items(like=like)
         assert list(given.to_pylist() if hasattr(given, "to_pylist") else given) == keys.tolist()
-        assert others.tolist() == values.tolist()
+        assert to_numpy(others).tolist() == to_numpy(values).tolist()
     assert isinstance(table.keys(like="list"), list)
     with pytest.raises((TypeError, ValueError), match="nothing"):
         table.keys(like="nothing")
@@ -314,7 +314,7 @@ def test_state_machine(device, collisions, request, small_stores):
         def same_items(self):
             assert self.table == self.model
             keys, values = self.table.items()
-            assert dict(zip(keys.tolist(), values.tolist(), strict=True)) == self.model
+            assert dict(zip(keys.tolist(), to_numpy(values).tolist(), strict=True)) == self.model
 
     TableAgainstDict.TestCase.settings = settings(max_examples=40, stateful_step_count=25, deadline=None)
     TableAgainstDict.TestCase("runTest").runTest()
