@@ -8,6 +8,7 @@ Only NumPy arrays go in and out, so that no other library's kernels are watched.
 import argparse
 import itertools
 import sys
+import time
 from collections.abc import Callable, Iterator
 from functools import partial
 from typing import Any
@@ -517,9 +518,9 @@ def exercise_short_floats(dtype: str, value_shape: tuple[int, ...]) -> None:
 
 
 def exercise_shards(width: int) -> None:
-    """Three on one device, whose keys are split."""
+    """Three on one device, whose keys are split. Rows of wide keys have no gaps (see `calls`)."""
     keys = np.arange(9000).reshape(-1, 1).repeat(width, 1)
-    table = gpuhash.HashTable("int64", "float32", key_shape=width, value_shape=(3,), device=[DEVICE] * 3)
+    table = gpuhash.HashTable("int64", "float32", key_shape=width, value_shape=(4,), device=[DEVICE] * 3)
     table[keys] = 2
     rows, is_new = table.find_or_insert(keys + 5, 3)
     assert is_new.sum() == 5
@@ -553,10 +554,10 @@ def calls(whole_words: bool) -> Iterator[Callable[[], None]]:
     values = [kind for kind in VALUES if kind != ODD_ROWS or not whole_words]
     for all_batches in (False, True):
         for key, value, ordered in itertools.product(KEYS, values, (False, True)):
-            yield in_partitions(all_batches, exercise, *key, *value, ordered)
-        yield in_partitions(all_batches, exercise_rehash)
+            yield partial(in_partitions, all_batches, exercise, *key, *value, ordered)
+        yield partial(in_partitions, all_batches, exercise_rehash)
         for key in KEYS[1:]:
-            yield in_partitions(all_batches, exercise_full_table, *key)
+            yield partial(in_partitions, all_batches, exercise_full_table, *key)
     for key, ordered in itertools.product(KEYS, (False, True)):
         yield partial(exercise_columns, *key, ordered)
     # Rows of these keys have gaps, which nobody writes and copies of whole rows read.
@@ -606,15 +607,19 @@ def calls(whole_words: bool) -> Iterator[Callable[[], None]]:
     for batch in batches:
         yield partial(exercise_factorization, *batch)
     for batch in [*batches, ("int64", (), (1 << 20) + 70_005, 1 << 20, False)]:  # the last one in two passes
-        yield in_partitions(True, exercise_factorization, *batch)
+        yield partial(in_partitions, True, exercise_factorization, *batch)
 
 
-def in_partitions(all_batches: bool, exercise: Callable[..., None], *arguments: Any) -> Callable[[], None]:
-    def call() -> None:
-        with partitioned(all_batches):
-            exercise(*arguments)
+def said_of(call: Callable[[], None]) -> str:
+    if not isinstance(call, partial):
+        return call.__name__
+    arguments = [getattr(argument, "__name__", str(argument)) for argument in (*call.args, *call.keywords.values())]
+    return f"{call.func.__name__}({', '.join(arguments)})"
 
-    return call
+
+def in_partitions(all_batches: bool, exercise: Callable[..., None], *arguments: Any) -> None:
+    with partitioned(all_batches):
+        exercise(*arguments)
 
 
 def main() -> None:
@@ -622,11 +627,15 @@ def main() -> None:
     parser.add_argument("--cpu", action="store_true", help="on the host: tries the script itself")
     parser.add_argument("--whole-words", action="store_true", help="without rows that end within a word: for initcheck")
     parser.add_argument("--part", type=part_of, default=(1, 1), metavar="K/N", help="only each N-th, from the K-th on")
+    parser.add_argument("--times", action="store_true", help="say of each call how many seconds it took")
     given = parser.parse_args()
     part, parts = given.part
     mine = list(calls(given.whole_words))[part - 1 :: parts]
     for call in mine:
+        start = time.perf_counter()
         call()
+        if given.times:
+            print(f"{time.perf_counter() - start:8.2f} s  {said_of(call)}", file=sys.stderr, flush=True)
     print(f"{len(mine)} passed, 0 failed", file=sys.stderr)
 
 
