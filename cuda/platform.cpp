@@ -121,7 +121,10 @@ class CudaContext final : public DeviceContext {
     try {
       const DeviceGuard guard(device().index);
       const BesideCaptures relaxed;
-      (void)cudaStreamDestroy(stream);  // its work is still done
+      // The next stream may get its address, and some resources, PyTorch's for one, order blocks by it: what was given
+      // back in this stream's order would be handed out while the work that uses it goes on.
+      (void)cudaStreamSynchronize(stream);
+      (void)cudaStreamDestroy(stream);
     } catch (const std::exception&) {
       // At exit the driver may be gone before the last context.
     }
